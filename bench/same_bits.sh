@@ -9,8 +9,13 @@ shift 2
 [ $# -gt 0 ] || set -- --dtype f32,bf16,f16,f64 --sweep-mode token_length --model small --tokens 1,7,130
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
-"$old" --digest "$@" > "$folder/old" 2> "$folder/old.err" || { cat "$folder/old.err"; exit 2; }
-"$new" --digest "$@" > "$folder/new" 2> "$folder/new.err" || { cat "$folder/new.err"; exit 2; }
+for build in old new; do
+  program=$old
+  [ $build = old ] || program=$new
+  # A build of some types, backends or operators says of the other cases that it does not have them.
+  "$program" --digest "$@" > "$folder/$build" 2> "$folder/$build.err" || grep -q ': not measured: ' "$folder/$build.err" ||
+    { cat "$folder/$build.err"; exit 2; }
+done
 cases=$(wc -l < "$folder/old")
 [ "$cases" -gt 0 ] || { echo "same_bits: no case was run"; exit 2; }
 if diff "$folder/old" "$folder/new" > "$folder/diff"; then

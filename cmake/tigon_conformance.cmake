@@ -10,7 +10,7 @@
 #   BACKEND    the type, in any namespace
 #   HEADER     where it is defined, as you include it
 #   LIBRARIES  what that header needs, for example the target that brings its folder
-#   OPS        the operators to test, of those of tigon/backend/choices.hpp; not given: those of the cache variable
+#   OPS        the operators to test, of those of tigon/backend/operators.hpp; not given: those of the cache variable
 #              TIGON_CONFORMANCE_OPS, and if that is empty all of them. Tests of several operators, such as equivariance,
 #              run where all operators do, or by their names. What is left out is printed.
 #   TESTS      GoogleTest files of your own, for the operators that only you have; compiled like the others, with

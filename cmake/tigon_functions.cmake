@@ -17,7 +17,7 @@ endmacro()
 # The names of all operators: those of the header that reads the choices, in a checkout or installed.
 function(tigon_operators out)
   foreach(up IN ITEMS .. ../../.. ../../../..)
-    set(header ${CMAKE_CURRENT_FUNCTION_LIST_DIR}/${up}/include/tigon/backend/choices.hpp)
+    set(header ${CMAKE_CURRENT_FUNCTION_LIST_DIR}/${up}/include/tigon/backend/operators.hpp)
     if(EXISTS ${header})
       file(STRINGS ${header} operators REGEX "^ +x[(]")
       string(REGEX MATCHALL "x[(][a-z0-9_]+" operators "${operators}")

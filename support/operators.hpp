@@ -2,15 +2,15 @@
 #ifndef EXAMPLE_SUPPORT_OPERATORS_HPP
 #define EXAMPLE_SUPPORT_OPERATORS_HPP
 
-#include <tigon/losses/parts/linear_layer.hpp>
+#include <tigon/losses/linear/linear_layer.hpp>
 #include <tigon/ops/attention.hpp>
 #include <tigon/ops/embedding.hpp>
 #include <tigon/ops/fused_add_rms_norm.hpp>
 #include <tigon/ops/moe.hpp>
 #include <tigon/ops/moe_router.hpp>
-#include <tigon/ops/qk_norm_rope_contract.hpp>
 #include <tigon/ops/rms_norm.hpp>
 #include <tigon/ops/rope.hpp>
+#include <tigon/ops/rotary/qk_norm_rope_options.hpp>
 #include <tigon/ops/swiglu.hpp>
 #include <tigon/rows/row.hpp>
 

@@ -2,7 +2,7 @@
 #ifndef TIGON_BENCH_OPS_DISTILLATION_HPP
 #define TIGON_BENCH_OPS_DISTILLATION_HPP
 
-#include <tigon/losses/parts/distillation_contract.hpp>
+#include <tigon/losses/divergence/fused_linear_distillation_options.hpp>
 
 #include "ops/products.hpp"
 #include "ops/table.hpp"

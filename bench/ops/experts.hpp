@@ -2,7 +2,7 @@
 #ifndef TIGON_BENCH_OPS_EXPERTS_HPP
 #define TIGON_BENCH_OPS_EXPERTS_HPP
 
-#include <tigon/ops/moe_contract.hpp>
+#include <tigon/ops/moe/moe_options.hpp>
 
 #include "support/matrix.hpp"
 #include "support/registry.hpp"

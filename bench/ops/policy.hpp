@@ -2,7 +2,7 @@
 #ifndef TIGON_BENCH_OPS_POLICY_HPP
 #define TIGON_BENCH_OPS_POLICY_HPP
 
-#include <tigon/losses/parts/policy.hpp>
+#include <tigon/losses/sequence/policy.hpp>
 
 #include "ops/table.hpp"
 #include "plain/provider.hpp"

@@ -2,7 +2,7 @@
 #ifndef TIGON_BENCH_OPS_PREFERENCE_HPP
 #define TIGON_BENCH_OPS_PREFERENCE_HPP
 
-#include <tigon/losses/parts/sequence.hpp>
+#include <tigon/losses/sequence/sequence_kernel.hpp>
 
 #include "ops/products.hpp"
 #include "ops/table.hpp"

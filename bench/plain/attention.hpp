@@ -177,7 +177,7 @@ class mixing_steps {
     }
     void run(tigon::context& ctx, in<T> padded, out<T> y, const T* bias) const {
       const convolution c = *this;
-      tigon::simd::for_rows_with_scratch<lanes, A>(ctx, y.rows, y.cols, 1, [=] TIGON_FN(auto row) {
+      tigon::simd::for_rows<lanes, A>(ctx, y.rows, y.cols, {.scratch = 1}, [=] TIGON_FN(auto row) {
         const std::size_t i = row.i % c.len, plane = row.i / c.len, to = plane % c.to_planes, b = plane / c.to_planes;
         const tigon::vector_view<A> total = row.scratch(0);
         row.map(tigon::reads(tigon::constant(bias == nullptr ? A(0) : static_cast<A>(bias[to]))), tigon::writes(total),

@@ -2,7 +2,7 @@
 #ifndef TIGON_BENCH_PLAIN_ROTARY_HPP
 #define TIGON_BENCH_PLAIN_ROTARY_HPP
 
-#include <tigon/ops/rotary.hpp>
+#include <tigon/ops/rotary/rotation.hpp>
 
 #include "plain/norms.hpp"
 

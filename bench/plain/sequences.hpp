@@ -2,8 +2,8 @@
 #ifndef TIGON_BENCH_PLAIN_SEQUENCES_HPP
 #define TIGON_BENCH_PLAIN_SEQUENCES_HPP
 
-#include <tigon/losses/parts/preference_contract.hpp>
-#include <tigon/losses/parts/unpaired_preference_contract.hpp>
+#include <tigon/losses/sequence/fused_linear_preference_options.hpp>
+#include <tigon/losses/sequence/fused_linear_unpaired_preference_options.hpp>
 
 #include <algorithm>
 #include <cmath>

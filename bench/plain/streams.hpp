@@ -4,7 +4,7 @@
 #define TIGON_BENCH_PLAIN_STREAMS_HPP
 
 #include <tigon/gemm/gemm.hpp>
-#include <tigon/ops/attn_res_contract.hpp>
+#include <tigon/ops/depth/attn_res_options.hpp>
 
 #include "plain/norms.hpp"
 #include "support/matrix.hpp"

@@ -1,5 +1,14 @@
 # Sourced by the checks of the training examples behind check_refusals.sh; they define $program and stand in their folder.
 
+# small_text: the file `text`, with a pattern that a small model learns.
+small_text() {
+  i=0
+  while [ $i -lt 1200 ]; do
+    echo "Line $i of a text: the number $((i * i % 977)) comes after the number $(((i - 1) * (i - 1) % 977))."
+    i=$((i + 1))
+  done > text
+}
+
 # outputs_are_checked OPTIONS...: what these options would write is refused before the first step where it cannot be
 # written, or would replace another file of the run.
 outputs_are_checked() {

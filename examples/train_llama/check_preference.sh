@@ -6,11 +6,7 @@ part=$1 program=$2 folder=$3 train_llama=$4
 . "$(dirname "$0")/check_outputs.sh"
 rm -rf "$folder" && mkdir -p "$folder" && cd "$folder"
 
-i=0
-while [ $i -lt 1200 ]; do
-  echo "Line $i of a text: the number $((i * i % 977)) comes after the number $(((i - 1) * (i - 1) % 977))."
-  i=$((i + 1))
-done > text
+small_text
 common="--text text --cache-dir cache --vocab 300 --seq-len 32"
 model="--layers 2 --hidden 48 --intermediate 80 --heads 4 --kv-heads 2"
 small="$common $model --batch 4 --pairs 256 --held-out-pairs 32 --steps 60 --warmup 2 --lr 1e-3"

@@ -5,10 +5,8 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
-#include <exception>
 #include <filesystem>
 #include <limits>
-#include <new>
 #include <sstream>
 #include <stdexcept>
 #include <string>
@@ -20,6 +18,7 @@
 #include "checkpoint.hpp"
 #include "distill_options.hpp"
 #include "distilled_model.hpp"
+#include "exit_code.hpp"
 #include "fused_model.hpp"
 #include "parameters.hpp"
 #include "run_files.hpp"
@@ -209,21 +208,5 @@ int distill(const distill_options& d) {
 int main(int argc, char** argv) {
   const auto parsed = parse_distill_options(argc, argv);
   if (!parsed.options) return parsed.exit_code;
-  const auto refused = [](const char* sentence, int code) {
-    std::fprintf(stderr, "distill: %s\n", sentence);
-    return code;
-  };
-  fail_at_limits();
-  try {
-    return distill(*parsed.options);
-  } catch (const std::bad_alloc&) {
-    return refused("models of these sizes do not fit into memory", 2);
-  } catch (const tigon::error& error) {  // scratch memory
-    const bool memory = error.code() == tigon::error_code::workspace;
-    return memory ? refused("models of these sizes do not fit into memory", 2) : refused(error.what(), 1);
-  } catch (const std::runtime_error& error) {  // text, tokenizer, checkpoint, files
-    return refused(error.what(), 2);
-  } catch (const std::exception& error) {
-    return refused(error.what(), 1);
-  }
+  return exit_code_of("distill", [&] { return distill(*parsed.options); });
 }

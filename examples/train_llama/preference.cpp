@@ -5,10 +5,8 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
-#include <exception>
 #include <filesystem>
 #include <limits>
-#include <new>
 #include <numeric>
 #include <sstream>
 #include <stdexcept>
@@ -20,6 +18,7 @@
 #include "../../support/progress.hpp"
 #include "../../support/svg.hpp"
 #include "checkpoint.hpp"
+#include "exit_code.hpp"
 #include "fused_model.hpp"
 #include "pairs.hpp"
 #include "parameters.hpp"
@@ -256,21 +255,5 @@ int prefer(const preference_run& p) {
 int main(int argc, char** argv) {
   const auto parsed = parse_preference_run(argc, argv);
   if (!parsed.options) return parsed.exit_code;
-  const auto refused = [](const char* sentence, int code) {
-    std::fprintf(stderr, "preference: %s\n", sentence);
-    return code;
-  };
-  fail_at_limits();
-  try {
-    return prefer(*parsed.options);
-  } catch (const std::bad_alloc&) {
-    return refused("models of these sizes do not fit into memory", 2);
-  } catch (const tigon::error& error) {  // scratch memory
-    const bool memory = error.code() == tigon::error_code::workspace;
-    return memory ? refused("models of these sizes do not fit into memory", 2) : refused(error.what(), 1);
-  } catch (const std::runtime_error& error) {  // text, tokenizer, checkpoint, files
-    return refused(error.what(), 2);
-  } catch (const std::exception& error) {
-    return refused(error.what(), 1);
-  }
+  return exit_code_of("preference", [&] { return prefer(*parsed.options); });
 }

@@ -8,6 +8,7 @@
 //   TIGON_VECTOR_CORES    the same of the number of cores
 //   TIGON_CORE            intel, zen4, zen5 or other: the CPU core that row kernels are scheduled for; unset: by the flags
 //   TIGON_CHECKS          1 (default): doors check shapes, strides and aliasing; 0: only indices that come from data
+//   TIGON_DEVICE_CODE     under nvcc: functions of row programs are of host and device, on single numbers alone
 //   TIGON_ALLOW_FAST_MATH accept -ffast-math, and with it wrong answers for NaN and infinity
 #ifndef TIGON_CONFIG_HPP
 #define TIGON_CONFIG_HPP
@@ -55,9 +56,22 @@
 #define TIGON_DEVICE_NUMBER_(name) TIGON_DEVICE_##name
 #define TIGON_DEVICE_NUMBER(name) TIGON_DEVICE_NUMBER_(name)
 
-// A function of a row program: empty on CPUs; an engine for another device would mark it for that device.
+// A function of a row that for_rows calls: empty on CPUs, and under nvcc, which forbids too many of them on the device. What
+// runs on a device is a struct of TIGON_INLINE functions.
 #define TIGON_FN
-#define TIGON_INLINE inline __attribute__((always_inline))
+// What names a CPU's registers, or catches exceptions: for the host alone.
+#define TIGON_HOST_INLINE inline __attribute__((always_inline))
+#if defined(TIGON_DEVICE_CODE)
+#if !defined(__CUDACC__)
+#error "tigon: TIGON_DEVICE_CODE is for nvcc, which compiles functions for host and device"
+#include <the_error_above_ends_compilation>
+#endif
+// For either side. So is a lambda in such a function, without a word of its own.
+#define TIGON_INLINE __host__ __device__ inline __attribute__((always_inline))
+#define TIGON_LAMBDA
+#define TIGON_FLATTEN
+#else
+#define TIGON_INLINE TIGON_HOST_INLINE
 // Force-inline a lambda into the loop that calls it.
 #define TIGON_LAMBDA __attribute__((always_inline))
 // On the body of a task: the row program and every function it passes are inlined into one loop nest. g++ keeps the
@@ -68,6 +82,7 @@
 #define TIGON_FLATTEN __attribute__((flatten, optimize("schedule-insns", "sched-pressure")))
 #else
 #define TIGON_FLATTEN __attribute__((flatten))
+#endif
 #endif
 
 // On what is compiled once and called: the checks of a door.
@@ -225,11 +240,17 @@ static_assert(tigon::detail::is_one_number(TIGON_STRING(TIGON_VECTOR_CORES)),
 #define TIGON_PASTE(a, b, c, d) TIGON_PASTE_(a, b, c, d)
 #define TIGON_PASTE_CHIP_(a, b, c, d, bits, cores) a##b##_checks##c##_##d##_chip##bits##x##cores
 #define TIGON_PASTE_CHIP(a, b, c, d, bits, cores) TIGON_PASTE_CHIP_(a, b, c, d, bits, cores)
-#if TIGON_TILE_CAPACITY_BITS || TIGON_VECTOR_CORES
-#define TIGON_ABI \
-  TIGON_PASTE_CHIP(v0_2_, TIGON_TARGET, TIGON_CHECKS, TIGON_CORE, TIGON_TILE_CAPACITY_BITS, TIGON_VECTOR_CORES)
+#if defined(TIGON_DEVICE_CODE)
+#define TIGON_ABI_BEGIN v0_2_device_
 #else
-#define TIGON_ABI TIGON_PASTE(v0_2_, TIGON_TARGET, TIGON_CHECKS, TIGON_CORE)
+#define TIGON_ABI_BEGIN v0_2_
+#endif
+#if TIGON_TILE_CAPACITY_BITS || TIGON_VECTOR_CORES
+#define TIGON_ABI                                                                                     \
+  TIGON_PASTE_CHIP(TIGON_ABI_BEGIN, TIGON_TARGET, TIGON_CHECKS, TIGON_CORE, TIGON_TILE_CAPACITY_BITS, \
+                   TIGON_VECTOR_CORES)
+#else
+#define TIGON_ABI TIGON_PASTE(TIGON_ABI_BEGIN, TIGON_TARGET, TIGON_CHECKS, TIGON_CORE)
 #endif
 
 // On a function of a type that crosses translation units (a context, an executor) and that is too long to be inlined

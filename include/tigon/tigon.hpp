@@ -71,22 +71,15 @@
 
 namespace tigon {
 
-/// Every operator there is, for audit and coverage.
-using all_ops =
-    op_list<op::gemm, op::matmul_int8_int2, op::embedding, op::rms_norm, op::fused_add_rms_norm, op::modulated_rms_norm,
-            op::layer_norm, op::group_norm, op::poly_norm, op::dyt, op::swiglu, op::swiglu_fused, op::geglu,
-            op::relu_squared, op::mlp, op::tiled_mlp, op::moe_router, op::moe_routing, op::moe_gather, op::moe_scatter,
-            op::moe, op::expert_parallel_moe, op::rope, op::llama4_rope, op::qwen2vl_mrope, op::qk_norm_rope,
-            op::softmax, op::sparsemax, op::attention, op::multi_token_attention, op::neighborhood_attention,
-            op::neighborhood_attention_layer, op::attn_res, op::mhc_coeffs, op::mhc_pre, op::mhc_post_res,
-            op::cross_entropy, op::cross_entropy_tvd, op::cross_entropy_jsd, op::fused_linear_cross_entropy,
-            op::scaled_cross_entropy, op::fused_linear_scaled_cross_entropy, op::vocab_parallel_cross_entropy,
-            op::vocab_parallel_fused_linear_cross_entropy, op::vocab_parallel_fused_linear_scaled_cross_entropy,
-            op::jsd, op::kl_div, op::tvd, op::selective_log_softmax, op::selective_logprob, op::grpo_loss,
-            op::fused_linear_grpo, op::fused_linear_preference, op::fused_linear_dpo, op::fused_linear_orpo,
-            op::fused_linear_cpo, op::fused_linear_simpo, op::fused_linear_unpaired_preference, op::fused_linear_kto,
-            op::distillation, op::fused_linear_distillation, op::fused_linear_jsd, op::fused_linear_jsd_distillation,
-            op::fused_linear_cosine_distillation, op::fused_linear_kl_div, op::adamw>;
+namespace detail {
+template <class, class... Op>
+using op_list_behind = op_list<Op...>;
+}  // namespace detail
+
+/// Every operator there is (backend/operators.hpp), for audit and coverage.
+#define TIGON_NEXT_OP(name) , op::name
+using all_ops = detail::op_list_behind<void TIGON_OPERATORS(TIGON_NEXT_OP)>;
+#undef TIGON_NEXT_OP
 
 }  // namespace tigon
 

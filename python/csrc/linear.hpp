@@ -2,7 +2,7 @@
 #ifndef TIGON_TORCH_LINEAR_HPP
 #define TIGON_TORCH_LINEAR_HPP
 
-#include <tigon/losses/parts/linear_layer.hpp>
+#include <tigon/losses/linear/linear_layer.hpp>
 
 #include "call.hpp"
 

@@ -2,7 +2,7 @@
 #ifndef TIGON_TORCH_POLICY_HPP
 #define TIGON_TORCH_POLICY_HPP
 
-#include <tigon/losses/parts/policy_contract.hpp>
+#include <tigon/losses/sequence/policy_options.hpp>
 
 #include "call.hpp"
 

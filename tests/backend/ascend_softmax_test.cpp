@@ -126,15 +126,15 @@ TIGON_TEST_NOINLINE double expected(const guarded_matrix<float>& x, std::size_t 
 
 // The formula is the program's, on either driver.
 TEST(ascend_softmax_driver, runs_the_same_struct_as_lanes) {
-  using tiles = tigon::ub::on_tiles<usual_chip, tigon::op::softmax, tigon::tiling::pass::forward>;
+  using tiles = tigon::kernel<tigon::op::softmax, tigon::backends::ascend>;
   for (const shape s : {shape{5, 70, 1}, shape{3, 9000}}) {
     problem<float> p(s), q(s);
     context& ctx = default_context();
-    ctx.workspace().expect("test", tigon::simd::below_max_workspace<tigon::backends::highway, float>(s.cols, ctx));
+    ctx.workspace().expect("test", tigon::detail::below_max_workspace<tigon::backends::highway, float>(s.cols, ctx));
     const audited ledger;
-    tigon::map_below_max<tiles>(ctx, other_program(), tigon::reads(p.x.view()), tigon::writes(p.y.view()));
-    tigon::map_below_max<tigon::backends::highway>(ctx, other_program(), tigon::reads(q.x.view()),
-                                                   tigon::writes(q.y.view()));
+    tiles::map_below_max<usual_chip, other_program, float>(ctx, other_program(), p.x.view(), p.y.view());
+    tigon::detail::map_below_max<tigon::backends::highway, other_program, float>(ctx, other_program(), q.x.view(),
+                                                                                 q.y.view());
     EXPECT_TRUE(close(p.y.f64(), q.y.f64(), parity.of<float>()));
     EXPECT_NEAR(to_f64(p.y(1, 2)), expected(p.x, 1, 2), 1e-5);
   }

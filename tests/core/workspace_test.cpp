@@ -137,6 +137,78 @@ TEST(workspace, without_memory_is_an_error_of_tigon) {
   EXPECT_TIGON_ERROR(tigon::default_context().workspace().expect("op", too_many), workspace, "and memory has no more");
 }
 
+/// Counts what a source gives and gets back, and has so many bytes.
+struct counted_memory {
+  std::size_t most = 4096, taken = 0, given = 0, calls = 0;
+  std::vector<std::byte> bytes = std::vector<std::byte>(4096 + 1);
+
+  static void* take(void* self, std::size_t bytes) {
+    auto& memory = *static_cast<counted_memory*>(self);
+    ++memory.calls;
+    if (bytes > memory.most) return nullptr;
+    memory.taken += bytes;
+    return memory.bytes.data() + 1;  // at any address
+  }
+  static void give(void* self, void* from, std::size_t bytes) {
+    auto& memory = *static_cast<counted_memory*>(self);
+    EXPECT_EQ(from, memory.bytes.data() + 1);
+    memory.given += bytes;
+  }
+  tigon::memory_source source() { return {take, give, this}; }
+};
+
+TEST(workspace, takes_memory_of_a_source_and_gives_it_back) {
+  counted_memory memory;
+  {
+    workspace ws(memory.source());
+    EXPECT_EQ(memory.calls, 0u);
+    ws.expect("op", workspace::bytes_for<double>(9));
+    EXPECT_EQ(memory.taken, workspace::bytes_for<double>(9));
+    {
+      workspace::frame frame(ws);
+      double* nine = frame.take<double>(9);
+      EXPECT_TRUE(aligned(nine));
+      EXPECT_GE(reinterpret_cast<std::byte*>(nine), memory.bytes.data() + 1);
+    }
+    ws.expect("op", 2000);  // grows: what there was goes back first
+    EXPECT_EQ(memory.given, workspace::bytes_for<double>(9));
+    EXPECT_EQ(memory.taken - memory.given, 2000u);
+    ws.expect("op", 100);
+    EXPECT_EQ(memory.calls, 2u);
+    EXPECT_TIGON_ERROR(ws.expect("op", 5000), workspace,
+                       "op: workspace is of 0 free bytes, and memory has no more; expected 5000");
+    EXPECT_EQ(ws.capacity(), 0u);
+    EXPECT_EQ(memory.taken, memory.given);
+    ws.expect("op", 4096);
+  }
+  EXPECT_EQ(memory.taken, memory.given);
+}
+
+/// A queue that knows how often it was waited for, and reports what its work reports.
+struct counted_queue {
+  int waits = 0;
+  bool fails = false;
+  static void finish(void* stream) {
+    auto& queue = *static_cast<counted_queue*>(stream);
+    ++queue.waits;
+    if (queue.fails) throw tigon::error(tigon::error_code::state, "tigon: acme: the card is gone");
+  }
+};
+
+TEST(context, waits_for_its_queue) {
+  counted_queue queue;
+  workspace ws;
+  const tigon::context plain(tigon::serial(), ws), queued(tigon::serial(), ws, {&queue, counted_queue::finish});
+  EXPECT_EQ(plain.stream(), nullptr);
+  plain.wait();
+  EXPECT_EQ(queued.stream(), &queue);
+  EXPECT_EQ(queue.waits, 0);
+  queued.wait();
+  EXPECT_EQ(queue.waits, 1);
+  queue.fails = true;
+  EXPECT_TIGON_ERROR(queued.wait(), state, "the card is gone");
+}
+
 TEST(workspace, over_no_memory_gives_nothing) {
   workspace none(std::span<std::byte>{});
   none.expect("op", 0);

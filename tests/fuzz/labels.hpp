@@ -2,7 +2,7 @@
 #ifndef TIGON_TESTS_FUZZ_LABELS_HPP
 #define TIGON_TESTS_FUZZ_LABELS_HPP
 
-#include <tigon/losses/parts/policy_contract.hpp>
+#include <tigon/losses/sequence/policy_options.hpp>
 
 #include <algorithm>
 #include <cmath>

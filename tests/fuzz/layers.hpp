@@ -4,8 +4,8 @@
 #define TIGON_TESTS_FUZZ_LAYERS_HPP
 
 #include <tigon/ops/mhc_coeffs.hpp>
-#include <tigon/ops/mlp_contract.hpp>
-#include <tigon/ops/moe_contract.hpp>
+#include <tigon/ops/mlp/mlp_options.hpp>
+#include <tigon/ops/moe/moe_options.hpp>
 
 #include <algorithm>
 #include <cmath>

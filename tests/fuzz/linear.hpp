@@ -2,7 +2,7 @@
 #ifndef TIGON_TESTS_FUZZ_LINEAR_HPP
 #define TIGON_TESTS_FUZZ_LINEAR_HPP
 
-#include <tigon/losses/parts/linear_layer.hpp>
+#include <tigon/losses/linear/linear_layer.hpp>
 
 #include "problem.hpp"
 

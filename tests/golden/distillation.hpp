@@ -2,7 +2,7 @@
 #ifndef TIGON_TESTS_GOLDEN_DISTILLATION_HPP
 #define TIGON_TESTS_GOLDEN_DISTILLATION_HPP
 
-#include <tigon/losses/parts/distillation_contract.hpp>
+#include <tigon/losses/divergence/fused_linear_distillation_options.hpp>
 
 #include "tensors.hpp"
 

@@ -2,7 +2,7 @@
 #ifndef TIGON_TESTS_GOLDEN_DIVERGENCES_HPP
 #define TIGON_TESTS_GOLDEN_DIVERGENCES_HPP
 
-#include <tigon/losses/parts/divergence_contract.hpp>
+#include <tigon/losses/divergence/divergence_rows.hpp>
 
 #include "tensors.hpp"
 

@@ -2,7 +2,7 @@
 #ifndef TIGON_TESTS_GOLDEN_POLICY_HPP
 #define TIGON_TESTS_GOLDEN_POLICY_HPP
 
-#include <tigon/losses/parts/policy.hpp>
+#include <tigon/losses/sequence/policy.hpp>
 
 #include <cmath>
 

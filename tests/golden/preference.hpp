@@ -2,7 +2,7 @@
 #ifndef TIGON_TESTS_GOLDEN_PREFERENCE_HPP
 #define TIGON_TESTS_GOLDEN_PREFERENCE_HPP
 
-#include <tigon/losses/parts/sequence.hpp>
+#include <tigon/losses/sequence/sequence_kernel.hpp>
 
 #include "tensors.hpp"
 

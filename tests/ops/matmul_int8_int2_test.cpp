@@ -235,7 +235,7 @@ void multiplies_in_lanes() {
     p.pack<usual_backend>();
     const tigon::int2::plan<N> plan(s.m, s.n, s.packed_rows());
     with_workspace_of(plan.workspace_bytes(1), [&](context& ctx) {
-      tigon::int2::product<N>(plan, p.a.view(), p.packed.view(), p.c.view()).run(ctx);
+      tigon::int2::product<N>(plan, p.a.view(), p.packed.view(), p.c.view()).template run<usual_backend>(ctx);
     });
     EXPECT_TRUE(p.is_product()) << N << " lanes, " << s;
   }

@@ -119,7 +119,7 @@ struct small_blocks : Parent {
 TYPED_TEST(softmax, wide_rows_keep_their_error) {
   using B = small_blocks<typename TypeParam::backend>;
   using T = typename TypeParam::element;
-  constexpr std::size_t block = B::row.block_cols, most = tigon::simd::detail::part_sums<float>::most;
+  constexpr std::size_t block = B::row.block_cols, most = tigon::detail::part_sums<float>::most;
   for (const shape s :
        {shape{3, block - 1, 2}, {2, block + 1, 1}, {3, 3 * block + 5}, {2, 100003}, {1, most * block + 9}})
     for (const bool in_place : {false, true}) {

@@ -20,7 +20,8 @@ namespace {
 
 using namespace tigon::test;
 using tigon::map_rows, tigon::matrix_view, tigon::pack, tigon::reads, tigon::vector_view, tigon::writes;
-using tigon::plan, tigon::row_order, tigon::row_pass, tigon::row_plan, tigon::reduction_kind, tigon::row_shape;
+using tigon::plan_map, tigon::plan_operand, tigon::plan_program, tigon::plan_reduce, tigon::program_plan;
+using tigon::reduction_kind, tigon::row_order, tigon::row_pass, tigon::row_shape;
 namespace cores = tigon::cores;
 
 constexpr row_shape swiglu_forward(std::size_t lanes) {
@@ -71,30 +72,34 @@ static_assert([] {
 }());
 
 // A reduction prefetches where memory is read while it is written, or if there is one for every stream.
-static_assert(plan(cores::zen4, rms_norm_sum(16)).reduce_prefetches);
-static_assert(!plan(cores::zen5, rms_norm_sum(16)).reduce_prefetches);
-static_assert(!plan(cores::zen5, rms_norm_sum(16)).reduce_may_prefetch);
-static_assert(plan(cores::zen5, softmax_backward_sum(16)).reduce_may_prefetch);
-static_assert(plan(cores::intel, softmax_backward_sum(16)).reduce_may_prefetch);
-static_assert(!plan(cores::intel, softmax_backward_sum(1)).reduce_may_prefetch);
-static_assert(!plan(cores::zen4, softmax_backward_sum(1)).reduce_prefetches);
-static_assert(!plan(cores::other, softmax_backward_sum(16)).reduce_prefetches_far);
+static_assert(plan_reduce(cores::zen4, rms_norm_sum(16)).prefetches);
+static_assert(!plan_reduce(cores::zen5, rms_norm_sum(16)).prefetches);
+static_assert(!plan_reduce(cores::zen5, rms_norm_sum(16)).may_prefetch);
+static_assert(plan_reduce(cores::zen5, softmax_backward_sum(16)).may_prefetch);
+static_assert(plan_reduce(cores::intel, softmax_backward_sum(16)).may_prefetch);
+static_assert(!plan_reduce(cores::intel, softmax_backward_sum(1)).may_prefetch);
+static_assert(!plan_reduce(cores::zen4, softmax_backward_sum(1)).prefetches);
+static_assert(!plan_reduce(cores::other, softmax_backward_sum(16)).prefetches_far);
 
 // Bandwidth-bound maps keep their loads in order: f32 in vectors of a cache line.
-static_assert(plan(cores::zen4, swiglu_forward(16)).in_order && plan(cores::zen5, swiglu_backward(16)).in_order);
-static_assert(!plan(cores::intel, swiglu_forward(16)).in_order);
-static_assert(!plan(cores::zen4, swiglu_forward(8)).in_order && !plan(cores::zen4, rms_norm_map(16)).in_order);
+static_assert(plan_map(cores::zen4, swiglu_forward(16)).in_order &&
+              plan_map(cores::zen5, swiglu_backward(16)).in_order);
+static_assert(!plan_map(cores::intel, swiglu_forward(16)).in_order);
+static_assert(!plan_map(cores::zen4, swiglu_forward(8)).in_order && !plan_map(cores::zen4, rms_norm_map(16)).in_order);
 
 // A vector beside one matrix: which end a row that was reduced is mapped from.
-static_assert(plan(cores::zen4, rms_norm_map(16)).serpentine && !plan(cores::zen4, swiglu_forward(16)).serpentine);
-static_assert(!plan(cores::zen5, rms_norm_map(16)).serpentine && !plan(cores::zen5, rms_norm_map(16)).backwards);
-static_assert(plan(cores::intel, rms_norm_map(16)).backwards && !plan(cores::intel, rms_norm_map(16)).serpentine);
-static_assert(plan(cores::zen4, rms_norm_map(16)).leaves_contiguous);
+static_assert(plan_map(cores::zen4, rms_norm_map(16)).serpentine &&
+              !plan_map(cores::zen4, swiglu_forward(16)).serpentine);
+static_assert(!plan_map(cores::zen5, rms_norm_map(16)).serpentine &&
+              !plan_map(cores::zen5, rms_norm_map(16)).backwards);
+static_assert(plan_map(cores::intel, rms_norm_map(16)).backwards &&
+              !plan_map(cores::intel, rms_norm_map(16)).serpentine);
+static_assert(plan_map(cores::zen4, rms_norm_map(16)).leaves_contiguous);
 
 // What a reduction does for the map.
-static_assert(plan(cores::zen5, {}).rows_until_mapped == 2 && plan(cores::zen4, {}).rows_until_mapped == 1);
-static_assert(!plan(cores::intel, {}).reduce_brings_operands && !plan(cores::intel, {}).rows_share_cache);
-static_assert(plan(cores::other, {}).reduce_brings_operands && plan(cores::other, {}).rows_share_cache);
+static_assert(plan_operand(cores::zen5).rows_until_mapped == 2 && plan_operand(cores::zen4).rows_until_mapped == 1);
+static_assert(!plan_operand(cores::intel).reduce_brings_operands && !plan_operand(cores::intel).rows_share_cache);
+static_assert(plan_operand(cores::other).reduce_brings_operands && plan_operand(cores::other).rows_share_cache);
 
 /// What a program's loops read of a plan.
 struct program {
@@ -103,7 +108,7 @@ struct program {
   friend constexpr bool operator==(program, program) = default;
 };
 constexpr program program_of(tigon::core cpu, row_shape shape) {
-  const row_plan p = plan(cpu, shape);
+  const program_plan p = plan_program(cpu, shape);
   return {p.rows, p.group_rows, p.group_elements, p.prefetches, p.column_blocks, p.order == row_order::lookahead};
 }
 constexpr program lookahead{1, 8, 16384, false, true, true};
@@ -135,32 +140,34 @@ constexpr row_shape map_alone(std::size_t matrices, std::size_t vectors, std::si
           .lanes = 16,
           .outputs = 1};
 }
-static_assert(plan(cores::zen5, map_alone(2, 0, 0)).rows == 1 && plan(cores::zen4, map_alone(2, 0, 0)).rows == 1);
-static_assert(plan(cores::zen5, map_alone(1, 1, 0)).rows == 4 && plan(cores::zen5, map_alone(2, 1, 3)).rows == 2);
-static_assert(plan(cores::zen5, map_alone(2, 1, 0)).rows == 1);  // too many streams
+static_assert(plan_program(cores::zen5, map_alone(2, 0, 0)).rows == 1 &&
+              plan_program(cores::zen4, map_alone(2, 0, 0)).rows == 1);
+static_assert(plan_program(cores::zen5, map_alone(1, 1, 0)).rows == 4 &&
+              plan_program(cores::zen5, map_alone(2, 1, 3)).rows == 2);
+static_assert(plan_program(cores::zen5, map_alone(2, 1, 0)).rows == 1);  // too many streams
 
 // Forward: rows are reduced and mapped one by one, but for vectors that are widened with every row.
-static_assert(plan(cores::zen5, norm_forward(2, 4, 16)).rows == 1 &&
-              plan(cores::zen5, norm_forward(2, 2, 16)).rows == 4);
-static_assert(plan(cores::zen4, norm_forward(2, 4, 16)).rows == 1 &&
-              plan(cores::zen4, norm_forward(1, 4, 16)).rows == 1);
-static_assert(plan(cores::intel, norm_forward(2, 2, 16)).rows == 1 &&
-              plan(cores::zen4, norm_forward(2, 2, 1)).rows == 1);
+static_assert(plan_program(cores::zen5, norm_forward(2, 4, 16)).rows == 1 &&
+              plan_program(cores::zen5, norm_forward(2, 2, 16)).rows == 4);
+static_assert(plan_program(cores::zen4, norm_forward(2, 4, 16)).rows == 1 &&
+              plan_program(cores::zen4, norm_forward(1, 4, 16)).rows == 1);
+static_assert(plan_program(cores::intel, norm_forward(2, 2, 16)).rows == 1 &&
+              plan_program(cores::zen4, norm_forward(2, 2, 1)).rows == 1);
 
 // Rows that share neither sums nor vectors are mapped one by one, and so are rows of several matrices.
-static_assert(plan(cores::zen5, norm_forward(0, 2, 16)).rows == 1);
+static_assert(plan_program(cores::zen5, norm_forward(0, 2, 16)).rows == 1);
 static_assert([] {
   row_shape modulated = norm_forward(1, 2, 16);
   modulated.matrices = 3;
-  return plan(cores::zen4, modulated).rows == 1;
+  return plan_program(cores::zen4, modulated).rows == 1;
 }());
 
 // Outputs that need no reduction: beside sums over the rows, wherever reduction and map are two passes.
-static_assert(plan(cores::zen4, norm_forward(1, 4, 16)).reduce_writes &&
-              !plan(cores::zen4, norm_forward(1, 2, 16)).reduce_writes &&
-              !plan(cores::zen5, norm_forward(1, 4, 16)).reduce_writes);
-static_assert(plan(cores::zen5, norm_backward(2, 1, 2, 16)).reduce_writes &&
-              !plan(cores::intel, norm_backward(2, 1, 4, 16)).reduce_writes);
+static_assert(plan_program(cores::zen4, norm_forward(1, 4, 16)).reduce_writes &&
+              !plan_program(cores::zen4, norm_forward(1, 2, 16)).reduce_writes &&
+              !plan_program(cores::zen5, norm_forward(1, 4, 16)).reduce_writes);
+static_assert(plan_program(cores::zen5, norm_backward(2, 1, 2, 16)).reduce_writes &&
+              !plan_program(cores::intel, norm_backward(2, 1, 4, 16)).reduce_writes);
 
 constexpr tigon::core all_cores[] = {cores::other, cores::zen5, cores::zen4, cores::intel};
 

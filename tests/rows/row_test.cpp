@@ -19,8 +19,8 @@ namespace {
 using namespace tigon::test;
 using tigon::accumulator_t, tigon::context, tigon::for_rows, tigon::gradient, tigon::matrix_view, tigon::pack,
     tigon::vector_view;
-using tigon::simd::detail::declared_map, tigon::simd::detail::declared_reduction, tigon::simd::detail::map_groups,
-    tigon::simd::detail::no_reduction, tigon::simd::detail::prepared_map, tigon::simd::detail::run_with_partials,
+using tigon::simd::detail::declared_map, tigon::simd::detail::declared_reduction, tigon::simd::detail::no_reduction,
+    tigon::simd::detail::prepared_map, tigon::simd::detail::row_value, tigon::simd::detail::run_with_partials,
     tigon::simd::detail::touched;
 
 /// The engine of a backend with thresholds so low that every task, group, block and streamed row occurs in small
@@ -213,16 +213,17 @@ TYPED_TEST(row, maps_turn_round_for_vectors) {
       saw(j);
       return v * g;
     };
-    const auto map = [&] { row.map(tigon::reads(a, w, tigon::columns), tigon::writes(out), f); };
-    const auto map_alone = [&] { row.map(tigon::reads(a, a, tigon::columns), tigon::writes(out), f); };
+    tigon::cached in_cache{a, false};
+    const auto map = [&] { row.map(tigon::reads(in_cache, w, tigon::columns), tigon::writes(out), f); };
+    const auto map_alone = [&] { row.map(tigon::reads(in_cache, a, tigon::columns), tigon::writes(out), f); };
     const auto map_and_sum = [&] {
-      (void)row.map_sum(tigon::reads(a, w, tigon::columns), tigon::writes(out), [&](auto v, auto g, auto j) {
+      (void)row.map_sum(tigon::reads(in_cache, w, tigon::columns), tigon::writes(out), [&](auto v, auto g, auto j) {
         saw(j);
         return pack{v * g, v};
       });
     };
     EXPECT_FALSE(backwards(map)) << "of a row that was not read before";
-    (void)row.sum(tigon::reads(a), [](auto v) { return v; });
+    in_cache.is = true;
     const bool every_row = B::row.cpu.order == tigon::row_order::lookahead;
     EXPECT_EQ(backwards(map), every_row || (B::row.cpu.order == tigon::row_order::interleaved && row.i % 2 != 0));
     EXPECT_EQ(backwards(map_alone), every_row) << "without a vector";
@@ -232,6 +233,16 @@ TYPED_TEST(row, maps_turn_round_for_vectors) {
   for (std::size_t i = 0; i < rows; ++i)
     for (std::size_t j = 0; j < cols; ++j) ASSERT_EQ(to_f64(y(i, j)), to_f64(x(i, j)) * to_f64(weight(0, j)));
   EXPECT_TRUE(y.padding_intact());
+}
+
+TYPED_TEST(row, does_not_stream_what_is_cached) {
+  using T = typename TypeParam::element;
+  guarded_matrix<T> y(2, 64, 1);
+  const auto streams = [](auto output) { return tigon::simd::detail::sink(output, {1, 0}).streams(64); };
+  EXPECT_TRUE(streams(y.view()) && streams(tigon::cached{y.view(), false}));
+  EXPECT_FALSE(streams(tigon::cached{y.view()}));
+  const tigon::pair_columns<T> pairs{y.view()};
+  EXPECT_TRUE(streams(pairs) && !streams(tigon::cached{pairs}));
 }
 
 TYPED_TEST(row, reduces_with_any_monoid) {
@@ -271,8 +282,8 @@ TYPED_TEST(row, reads_and_writes_pairs_of_columns) {
       guarded_matrix<T> even(2, cols, 2, side), swapped(2, 2 * cols, 2, side);
       const auto in = x.view();
       for_rows<B, A>(tigon::default_context(), 2, cols, [&](auto row) {
-        row.map(tigon::reads(tigon::even_columns{in}), tigon::writes(even.view()), [](auto v) { return v; });
-        row.map(tigon::reads(tigon::even_columns{in}, tigon::odd_columns{in}),
+        row.map(tigon::reads(tigon::pair_column<0>(in)), tigon::writes(even.view()), [](auto v) { return v; });
+        row.map(tigon::reads(tigon::pair_column<0>(in), tigon::pair_column<1>(in)),
                 tigon::writes(tigon::pair_columns{swapped.view()}), [](auto a, auto b) {
                   return pack{b, a};
                 });
@@ -322,29 +333,7 @@ TYPED_TEST(row, writes_what_is_often_zero) {
     }
 }
 
-TYPED_TEST(row, scans) {
-  using B = typename TypeParam::backend;
-  using A = accumulator_t<typename TypeParam::element>;
-  for (const std::size_t cols : lengths<B, A>()) {
-    auto x = whole_numbers<A>({2, cols, 1}, 4);
-    guarded_matrix<A> y(2, cols, 1);
-    const auto in = x.view(), out = y.view();
-    const auto turn = [](auto before, auto v) { return v + v - before; };  // not the same the other way round
-    for_rows<B, A>(tigon::default_context(), 2, cols,
-                   [=](auto row) { row.scan(tigon::reads(in), tigon::writes(out), A(5), turn); });
-    for (std::size_t i = 0; i < 2; ++i) {
-      double running = 5;
-      for (std::size_t j = 0; j < cols; ++j)
-        ASSERT_EQ(to_f64(y(i, j)), running = 2 * to_f64(x(i, j)) - running) << i << ", " << j;
-    }
-    EXPECT_TRUE(y.padding_intact());
-    for_rows<B, A>(tigon::default_context(), 2, cols,
-                   [=](auto row) { row.scan(tigon::reads(in), tigon::writes(in), A(5), turn); });
-    EXPECT_EQ(x.f64(), y.f64());
-  }
-}
-
-/// y = 2x + j and z = x * w + 1 with the sums of x and of one, written up or (after a pass that reads) down the row.
+/// y = 2x + j and z = x * w + 1 with the sums of x and of one, written up or (where x was just read) down the row.
 TYPED_TEST(row, maps_to_two_outputs_and_sums) {
   using B = typename TypeParam::backend;
   using T = typename TypeParam::element;
@@ -360,11 +349,11 @@ TYPED_TEST(row, maps_to_two_outputs_and_sums) {
         const auto out = tigon::writes(y.view(), z.view());
         const vector_view<const T> g{w.view().data, cols};
         for_rows<B, A>(tigon::default_context(), 3, cols, [&](auto row) {
-          if (after_reading && row.sum(tigon::reads(a), [](auto v) { return v; }) < 0) ADD_FAILURE();
-          const auto two = row.map_sum(
-              tigon::reads(a, tigon::columns, g, tigon::constant(A(1))), out, [](auto v, auto j, auto f, auto one) {
-                return pack{v + v + select(j < decltype(j)(A(64)), j, one - one), v * f + one, v, one};
-              });
+          const auto two =
+              row.map_sum(tigon::reads(tigon::cached{a, after_reading}, tigon::columns, g, tigon::constant(A(1))), out,
+                          [](auto v, auto j, auto f, auto one) {
+                            return pack{v + v + select(j < decltype(j)(A(64)), j, one - one), v * f + one, v, one};
+                          });
           sums[row.i] = two[0], counts[row.i] = two[1];
         });
         for (std::size_t i = 0; i < 3; ++i) {
@@ -398,7 +387,7 @@ TYPED_TEST(row, maps_with_a_sum_and_a_maximum) {
     const auto out = y.view();
     std::array<A, 2> got[7];
     for_rows<B, A>(tigon::default_context(), 7, cols, [&](auto row) {
-      got[row.i] = row.map_sum_max(tigon::reads(a), tigon::writes(out), [](auto v) {
+      got[row.i] = row.template map_sum<1>(tigon::reads(a), tigon::writes(out), [](auto v) {
         return pack{v + v, v, decltype(v)(A(0)) - v};
       });
     });
@@ -414,71 +403,6 @@ TYPED_TEST(row, maps_with_a_sum_and_a_maximum) {
     }
     EXPECT_TRUE(y.padding_intact());
   }
-}
-
-/// What a row of two steps has seen of its blocks.
-struct seen_blocks {
-  static constexpr std::size_t most = 3;
-  double sum = 0, closed = 0;
-  std::size_t gathered = 0;
-};
-
-/// y = x + the sum of the row, overlapping and not, with a copy of x in the row's scratch.
-TYPED_TEST(row, overlaps_rows) {
-  using B = typename TypeParam::backend;
-  using T = typename TypeParam::element;
-  using A = accumulator_t<T>;
-  constexpr std::size_t rows = 5;
-  for (const std::size_t cols : {1u, 255u, 256u, 257u, 600u, 768u, 1500u})
-    for (const bool overlap : {false, true}) {
-      SCOPED_TRACE(testing::Message() << cols << " columns" << (overlap ? ", overlapping" : ""));
-      const auto x = whole_numbers<T>({rows, cols, 1}, 5);
-      guarded_matrix<T> y(rows, cols, 2);
-      const auto a = x.view();
-      const auto out = y.view();
-      std::vector<int> order;  // 2 i: a block of row i is gathered, 2 i + 1: written
-      context& ctx = tigon::default_context();
-      ctx.workspace().expect("test", tigon::simd::pipelined_workspace<B, A>(cols, 1, ctx));
-      tigon::for_rows_pipelined<B, A, seen_blocks>(
-          ctx, {.rows = rows, .cols = cols, .block_cols = 256, .overlap = overlap},
-          [&](auto block, seen_blocks& seen) {
-            order.push_back(2 * static_cast<int>(block.i));
-            EXPECT_EQ(seen.closed, 0);
-            ++seen.gathered;
-            seen.sum += static_cast<double>(block.map_sum(tigon::reads(a), tigon::writes(block.scratch(0)), [](auto v) {
-              return pack{v, v};
-            }));
-          },
-          [](seen_blocks& seen) { ++seen.closed; },
-          [&](auto block, const seen_blocks& seen, std::size_t k) {
-            const int now = 2 * static_cast<int>(block.i) + 1;
-            const auto before = static_cast<std::size_t>(std::ranges::count(order, now));
-            order.push_back(now);
-            EXPECT_EQ(seen.closed, 1);
-            EXPECT_EQ(k, overlap ? before : seen.gathered - 1 - before);
-            block.map(tigon::reads(block.scratch(0)), tigon::writes(out),
-                      [s = static_cast<A>(seen.sum)](auto v) { return v + decltype(v)(s); });
-          });
-      for (std::size_t i = 0; i < rows; ++i) {
-        double sum = 0;
-        for (std::size_t j = 0; j < cols; ++j) sum += to_f64(x(i, j));
-        for (std::size_t j = 0; j < cols; ++j)
-          ASSERT_EQ(to_f64(y(i, j)), to_f64(from_f64<T>(to_f64(x(i, j)) + sum))) << "row " << i << ", column " << j;
-      }
-      // At most three blocks a row, of at least 256 columns.
-      const std::size_t blocks = order.size() / (2 * rows);
-      EXPECT_EQ(blocks, cols <= 256 ? 1u : cols <= 512 ? 2u : cols <= 768 ? 3u : blocks);
-      EXPECT_LE(blocks, 3u);
-      EXPECT_EQ(order.size(), 2 * rows * blocks);
-      // Overlapping, the second row's first block comes right after the first row's last, and then the first row's first;
-      // where they are of one task.
-      const bool overlaps = overlap && tigon::simd::detail::pipelined_rows<B>(rows, cols) > 1;
-      EXPECT_EQ(order[blocks], overlaps ? 2 : 1);
-      if (overlaps) {
-        EXPECT_EQ(order[blocks + 1], 1);
-      }
-      EXPECT_TRUE(y.padding_intact());
-    }
 }
 
 TYPED_TEST(row, writes_from_every_alignment_and_in_place) {
@@ -541,7 +465,7 @@ TYPED_TEST(row, narrows_reads_and_puts) {
   const auto out = y.view();
   const vector_view<const T> shared{a.row(1), cols};
   for_rows<B, A>(tigon::default_context(), 3, cols, [=](auto row) {
-    row.narrow(cols - 3).map(tigon::reads(a), tigon::writes(out), [](auto v) { return v; });
+    row.part(0, cols - 3).map(tigon::reads(a), tigon::writes(out), [](auto v) { return v; });
     row.part(cols - 3, 2).map(tigon::reads(a, tigon::columns), tigon::writes(out), [](auto v, auto j) {
       return v + j;
     });
@@ -622,8 +546,8 @@ TYPED_TEST(row, imperative_reductions_take_whole_rows) {
     guarded_matrix<A> dw(1, cols);
     guarded<A> sums(rows);
     std::size_t calls[rows] = {};
-    tigon::for_rows_with_partials<B, A>(
-        tigon::default_context(), rows, cols,
+    tigon::for_rows<B, A>(
+        tigon::default_context(), rows, cols, tigon::adds_to(tigon::parameter_gradient<A>{{dw.view().data, cols}}),
         [&](auto row) {
           ++calls[row.i];
           ASSERT_EQ(row.cols, cols);
@@ -631,8 +555,7 @@ TYPED_TEST(row, imperative_reductions_take_whole_rows) {
           sums[row.i] = sum;
           const auto acc = row.partial(0);
           row.map(tigon::reads(a, acc), tigon::writes(to_y, acc), [](auto v, auto s) { return pack{v * v, s + v}; });
-        },
-        tigon::parameter_gradient<A>{{dw.view().data, cols}});
+        });
     for (std::size_t i = 0; i < rows; ++i) {
       ASSERT_EQ(calls[i], 1u) << "row " << i;
       double sum = 0;
@@ -820,23 +743,18 @@ TIGON_TEST_NOINLINE void check_map_rows(std::size_t rows, std::size_t size, std:
   guarded<A> seen(rows);
   seen.assign(std::vector<double>(rows));
   A* const reduced = seen.data();
-  map_groups<B, A>(
-      tigon::default_context(), {rows, size}, cols,
-      [=](const auto& row) {
-        const A most = row.max(tigon::reads(tigon::read_again(a)), [](auto v) { return v; });
-        reduced[row.i] += row.sum(tigon::reads(tigon::read_again(a)), [](auto v) { return v; });
-        return row.cols == 0 ? A(0) : most;
-      },
-      [=](std::size_t group) {
-        const vector_view<const T> f{w.row(group), cols};
-        return declared_map(
-            out,
-            [=](std::size_t i, A most) {
-              const A row_number = static_cast<A>(i);
-              return [=](auto v, auto g, auto t) { return pack{v * g + t + most + row_number}; };
-            },
-            a, f, tigon::or_zeros(b));
-      });
+  run_with_partials<B, A>(tigon::default_context(), rows, cols, row_value([=](const auto& row) {
+                            const A most = row.max(tigon::reads(tigon::read_again(a)), [](auto v) { return v; });
+                            reduced[row.i] += row.sum(tigon::reads(tigon::read_again(a)), [](auto v) { return v; });
+                            return row.cols == 0 ? A(0) : most;
+                          }),
+                          declared_map(
+                              out,
+                              [=](std::size_t i, A most) {
+                                const A row_number = static_cast<A>(i);
+                                return [=](auto v, auto g, auto t) { return pack{v * g + t + most + row_number}; };
+                              },
+                              a, tigon::row_of_group(w, size), tigon::or_zeros(b)));
   for (std::size_t i = 0; i < rows; ++i) {
     double sum = 0, most = 0;
     const auto value = [&](std::size_t j) { return before[i * buffer.cols + offset + j]; };
@@ -851,8 +769,7 @@ TIGON_TEST_NOINLINE void check_map_rows(std::size_t rows, std::size_t size, std:
   // The same without a reduction and in one group.
   const declared_map next(
       out, [](std::size_t, int none) { return [=](auto, auto t) { return pack{t + A(none + 1)}; }; }, a, b);
-  map_groups<B, A>(tigon::default_context(), {rows, std::max<std::size_t>(rows, 1)}, cols, no_reduction{},
-                   [=](std::size_t) { return next; });
+  run_with_partials<B, A>(tigon::default_context(), rows, cols, no_reduction{}, next);
   for (std::size_t i = 0; i < rows; ++i)
     for (std::size_t j = 0; j < cols; ++j)
       ASSERT_EQ(to_f64(out.row(i)[j]), to_f64(terms(0, j)) + 1) << "row " << i << ", column " << j;
@@ -944,7 +861,7 @@ TYPED_TEST(row, scratch_rows_are_apart) {
     const auto x = whole_numbers<T>({9, cols}, 12);
     const auto a = x.view();
     guarded<A> results(9);
-    tigon::for_rows_with_scratch<B, A>(tigon::default_context(), 9, cols, 2, [&](auto row) {
+    tigon::for_rows<B, A>(tigon::default_context(), 9, cols, {.scratch = 2}, [&](auto row) {
       const auto first = row.scratch(0), second = row.scratch(1);
       row.map(tigon::reads(a), tigon::writes(first, second), [](auto v) { return pack{v, v * v}; });
       results[row.i] = row.sum(tigon::reads(first, second), [](auto u, auto v) { return u - v; });
@@ -965,22 +882,23 @@ TYPED_TEST(row, workspaces_are_enough) {
   guarded_matrix<A> x(rows, cols), y(rows, cols);
   const auto a = x.view(), out = y.view();
   const auto scratch = [&](context& ctx) {
-    tigon::for_rows_with_scratch<B, A>(ctx, rows, cols, 2, [=](auto row) {
+    tigon::for_rows<B, A>(ctx, rows, cols, {.scratch = 2}, [=](auto row) {
       row.map(tigon::reads(a), tigon::writes(row.scratch(1)), [](auto v) { return v; });
       row.map(tigon::reads(row.scratch(1)), tigon::writes(out), [](auto v) { return v; });
     });
   };
   guarded<A> dw(cols), db(cols);
   const auto partials = [&](context& ctx) {
-    tigon::for_row_parts_with_partials<B, A>(
-        ctx, rows, cols,
-        [=](auto row) {
-          const auto first = row.partial(0), second = row.partial(1);
-          row.map(tigon::reads(a, first, second), tigon::writes(first, second), [](auto v, auto s, auto t) {
-            return pack{s + v, t + v};
-          });
-        },
-        tigon::parameter_gradient<A>{{dw.data(), cols}}, tigon::parameter_gradient<A>{{db.data(), cols}});
+    tigon::for_rows<B, A>(ctx, rows, cols,
+                          tigon::adds_to(tigon::parameter_gradient<A>{{dw.data(), cols}},
+                                         tigon::parameter_gradient<A>{{db.data(), cols}}),
+                          [=](auto row) {
+                            const auto first = row.partial(0), second = row.partial(1);
+                            row.map(tigon::reads(a, first, second), tigon::writes(first, second),
+                                    [](auto v, auto s, auto t) {
+                                      return pack{s + v, t + v};
+                                    });
+                          });
   };
   for (const std::size_t threads : {1u, 3u})
     with_workspace_of(
@@ -1005,7 +923,7 @@ TEST(row_sources, prefetch_rows_that_exist) {
     const tigon::simd::detail::place at{i, 6};
     const std::size_t next = i + 1 < 7 ? a.row_stride : 0;
     EXPECT_EQ(tigon::simd::detail::source<B>(a, at).next, next) << i;
-    EXPECT_EQ(tigon::simd::detail::source<B>(tigon::even_columns{a}, at).next, next) << i;
+    EXPECT_EQ(tigon::simd::detail::source<B>(tigon::pair_column<0>(a), at).next, next) << i;
     EXPECT_EQ(tigon::simd::detail::source<B>(tigon::or_ones(a), at).next, next) << i;
   }
   EXPECT_EQ(tigon::simd::detail::source<B>(tigon::or_ones(matrix_view<const float>{}), {}).next, 0u);
@@ -1065,7 +983,7 @@ TYPED_TEST(row, order_does_not_depend_on_threads_or_place) {
                                           }; }, a),
         tigon::parameter_gradient<A>{{of_map.data(), s.cols}, gradient::overwrite});
     ctx.workspace().expect("test", tigon::simd::scratch_workspace<B, A>(s.cols, 2, ctx));
-    tigon::for_rows_with_scratch<B, A>(ctx, s.rows, s.cols, 2, [&](auto row) {
+    tigon::for_rows<B, A>(ctx, s.rows, s.cols, {.scratch = 2}, [&](auto row) {
       const auto first = row.scratch(0), second = row.scratch(1);
       row.map(tigon::reads(a), tigon::writes(first, second), [](auto v) { return pack{v, v * v}; });
       tails[row.i] = row.sum(tigon::reads(first, second), [](auto u, auto v) { return u - v; });

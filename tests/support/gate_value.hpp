@@ -2,7 +2,7 @@
 #ifndef TIGON_TESTS_SUPPORT_GATE_VALUE_HPP
 #define TIGON_TESTS_SUPPORT_GATE_VALUE_HPP
 
-#include <tigon/ops/mlp_contract.hpp>
+#include <tigon/ops/mlp/mlp_options.hpp>
 
 #include <cmath>
 #include <numbers>

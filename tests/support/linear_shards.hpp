@@ -3,7 +3,7 @@
 #define TIGON_TESTS_SUPPORT_LINEAR_SHARDS_HPP
 
 #include <tigon/comm/threads.hpp>
-#include <tigon/losses/parts/vocab_parallel_linear.hpp>
+#include <tigon/losses/ranks/shard_linear.hpp>
 
 #include <deque>
 #include <functional>

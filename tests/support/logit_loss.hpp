@@ -2,7 +2,7 @@
 #ifndef TIGON_TESTS_SUPPORT_LOGIT_LOSS_HPP
 #define TIGON_TESTS_SUPPORT_LOGIT_LOSS_HPP
 
-#include <tigon/losses/parts/cross_entropy_contract.hpp>
+#include <tigon/losses/softmax/cross_entropy_options.hpp>
 
 #include <complex>
 #include <random>

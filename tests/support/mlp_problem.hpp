@@ -2,7 +2,7 @@
 #ifndef TIGON_TESTS_SUPPORT_MLP_PROBLEM_HPP
 #define TIGON_TESTS_SUPPORT_MLP_PROBLEM_HPP
 
-#include <tigon/ops/mlp_contract.hpp>
+#include <tigon/ops/mlp/mlp_options.hpp>
 
 #include <cmath>
 #include <ostream>

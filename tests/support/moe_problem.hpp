@@ -2,7 +2,7 @@
 #ifndef TIGON_TESTS_SUPPORT_MOE_PROBLEM_HPP
 #define TIGON_TESTS_SUPPORT_MOE_PROBLEM_HPP
 
-#include <tigon/ops/moe_contract.hpp>
+#include <tigon/ops/moe/moe_options.hpp>
 
 #include <cmath>
 #include <ostream>

@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <numeric>
 #include <ostream>
-#include <tigon/losses/parts/policy.hpp>
+#include <tigon/losses/sequence/policy.hpp>
 #include <vector>
 
 #include "guarded.hpp"

@@ -2,7 +2,7 @@
 #ifndef TIGON_TESTS_SUPPORT_ROW_LOSS_HPP
 #define TIGON_TESTS_SUPPORT_ROW_LOSS_HPP
 
-#include <tigon/losses/parts/divergence_contract.hpp>
+#include <tigon/losses/divergence/divergence_rows.hpp>
 
 #include <cmath>
 #include <functional>

@@ -2,7 +2,7 @@
 #ifndef TIGON_TESTS_SUPPORT_SEQUENCE_PROBLEM_HPP
 #define TIGON_TESTS_SUPPORT_SEQUENCE_PROBLEM_HPP
 
-#include <tigon/losses/parts/sequence.hpp>
+#include <tigon/losses/sequence/sequence_kernel.hpp>
 
 #include <functional>
 #include <vector>

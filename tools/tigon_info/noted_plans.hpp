@@ -27,9 +27,9 @@ namespace tigon::simd {
 inline namespace TIGON_ABI {
 template <class B, row_shape Shape>
   requires(B::notes_plans_of >= 0)
-inline constexpr row_plan plan_of<B, Shape> = [] {
+inline constexpr auto plan_of<B, Shape> = [] {
   (void)&note<B::notes_plans_of, Shape>::made;  // names it, so that it is made before main
-  return plan(B::row.cpu, Shape);
+  return plan_for<Shape.pass>(B::row.cpu, Shape);
 }();
 }  // namespace TIGON_ABI
 }  // namespace tigon::simd

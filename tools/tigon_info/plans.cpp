@@ -121,19 +121,22 @@ std::string of_shape(const tigon::row_shape& s) {
   return std::string(name) + std::string(9 - std::strlen(name), ' ') + text.substr(2);
 }
 
-std::string of_plan(const tigon::row_shape& s, const tigon::row_plan& p) {
+std::string of_plan(tigon::core cpu, const tigon::row_shape& s) {
   std::string text;
   const auto add = [&](bool holds, const std::string& words) { text += holds ? ", " + words : ""; };
   if (s.pass == tigon::row_pass::reduce) {
-    add(p.reduce_prefetches, "prefetches the next rows");
-    add(p.reduce_may_prefetch, "prefetches the next rows if they fit");
-    add(p.reduce_prefetches_far, "prefetches 2 KiB ahead");
+    const tigon::reduce_plan p = plan_reduce(cpu, s);
+    add(p.prefetches, "prefetches the next rows");
+    add(p.may_prefetch, "prefetches the next rows if they fit");
+    add(p.prefetches_far, "prefetches 2 KiB ahead");
   } else if (s.pass == tigon::row_pass::map) {
+    const tigon::map_plan p = plan_map(cpu, s);
     add(p.in_order, "loads in order");
     add(p.backwards, "from the end of a reduced row");
     add(p.serpentine, "every other reduced row from its end");
     add(p.leaves_contiguous && s.matrices != 0, "contiguous rows are left to the hardware");
   } else {
+    const tigon::program_plan p = plan_program(cpu, s);
     add(p.order == tigon::row_order::lookahead, "reduces later rows while it maps");
     add(true, std::to_string(p.rows) + (p.rows == 1 ? " row" : " rows") + " at a time");
     add(p.prefetches, "both passes prefetch");
@@ -167,10 +170,9 @@ void print_plans() {
               tigon::simd::vec<typename B::engine, float>::size);
   std::set<std::string> lines[std::size(door_names)];
   for (const auto& [by, shape] : noted_shapes()) {
-    if (shape.pass == tigon::row_pass::operand) continue;
     std::string line = of_shape(shape);
     line.resize(std::max<std::size_t>(line.size() + 2, 52), ' ');
-    lines[by].insert(line + of_plan(shape, plan(B::row.cpu, shape)));
+    lines[by].insert(line + of_plan(B::row.cpu, shape));
   }
   for (std::size_t d = 0; d < std::size(door_names); ++d) {
     std::printf("  %s\n", door_names[d]);

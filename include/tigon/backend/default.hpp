@@ -7,14 +7,23 @@
 #include <tigon/backend/choices.hpp>
 #include <tigon/backend/registry.hpp>
 
+#include <string_view>
+#include <type_traits>
+
 // clang-format off
 #define TIGON_BACKEND_PATH_(name) tigon/backends/name/backend.hpp
 // clang-format on
 #define TIGON_BACKEND_PATH(name) TIGON_STRING(TIGON_BACKEND_PATH_(name))
 
 #if !defined(TIGON_BACKEND_HEADER) && !__has_include(TIGON_BACKEND_PATH(TIGON_BACKEND))
-static_assert(false, "tigon: no backend is called " TIGON_STRING(TIGON_BACKEND) " (TIGON_BACKEND, device " TIGON_STRING(
-                         TIGON_DEVICE) "); there are " TIGON_REGISTERED);
+// clang-format off
+static_assert(false, "tigon: no backend is called " TIGON_STRING(TIGON_BACKEND) " (TIGON_BACKEND, device "
+                     TIGON_STRING(TIGON_DEVICE) "); there are "
+#define TIGON_LINES_AS_TEXT
+#include <tigon/backend/library.hpp>
+#undef TIGON_LINES_AS_TEXT
+                     "and one of your own with TIGON_BACKEND_HEADER (docs/backends.md)");
+// clang-format on
 // No further errors follow this sentence.
 #undef TIGON_BACKEND
 #define TIGON_BACKEND generic
@@ -28,24 +37,20 @@ struct TIGON_BACKEND;
 }  // namespace backends
 
 /// What a door uses when it is given no backend.
-#if TIGON_CHOICES
-using default_backend = detail::chosen_backend<backends::TIGON_BACKEND, backends::TIGON_BACKEND,
-                                               TIGON_OPERATORS(TIGON_CHOICE) detail::no_choice>::type;
-#else
-using default_backend = backends::TIGON_BACKEND;
-#endif
+using default_backend = std::conditional_t<detail::any_choice,
+                                           detail::chosen_backend<backends::TIGON_BACKEND, backends::TIGON_BACKEND,
+                                                                  TIGON_OPERATORS(TIGON_CHOICE) detail::no_choice>,
+                                           std::type_identity<backends::TIGON_BACKEND>>::type;
 
 /// Why it is that one, for logs. Without `inline`: translation units of one program may be configured differently.
-constexpr std::string_view default_backend_reason =
 #if TIGON_BACKEND_NAMED
-    "TIGON_BACKEND names it"
+#define TIGON_REASON "TIGON_BACKEND names it"
 #else
-    "the first registered backend that is a default on device " TIGON_STRING(TIGON_DEVICE)
+#define TIGON_REASON "the first registered backend that is a default on device " TIGON_STRING(TIGON_DEVICE)
 #endif
-#if TIGON_CHOICES
-    ", with TIGON_BACKEND_OF_<op> for single operators"
-#endif
-    ;
+constexpr std::string_view default_backend_reason =
+    detail::any_choice ? TIGON_REASON ", with TIGON_BACKEND_OF_<op> for single operators" : TIGON_REASON;
+#undef TIGON_REASON
 
 namespace detail {
 
@@ -53,9 +58,15 @@ namespace detail {
 template <class B>
 consteval bool runs_where_wanted() {
   if constexpr (std::same_as<B, default_backend>)
+    // clang-format off
     static_assert(B::info.devices.contains(TIGON_STRING(TIGON_DEVICE)),
-                  "tigon: backend " TIGON_STRING(TIGON_BACKEND) " does not run on device " TIGON_STRING(
-                      TIGON_DEVICE) " (TIGON_BACKEND, TIGON_DEVICE); there are " TIGON_REGISTERED);
+                  "tigon: backend " TIGON_STRING(TIGON_BACKEND) " does not run on device " TIGON_STRING(TIGON_DEVICE)
+                  " (TIGON_BACKEND, TIGON_DEVICE); there are "
+#define TIGON_LINES_AS_TEXT
+#include <tigon/backend/library.hpp>
+#undef TIGON_LINES_AS_TEXT
+                  "and one of your own with TIGON_BACKEND_HEADER (docs/backends.md)");
+  // clang-format on
   return true;
 }
 

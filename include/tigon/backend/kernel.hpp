@@ -8,6 +8,7 @@
 
 #include <tigon/backend/backend.hpp>
 #include <tigon/backend/default.hpp>
+#include <tigon/backend/host.hpp>
 
 #include <array>
 #include <string_view>
@@ -119,6 +120,18 @@ struct audit_list<B, op_list<Ops...>> {
   static consteval bool run() { return (audit_op<Ops, B>() && ... && true); }
 };
 
+// Whether the operator's kernel, or rather that of its provider, works where the data of B are. A backend with memory of its
+// own lists in `shared` the operators that are made of row programs alone, which its driver runs.
+template <class Op, class B>
+inline constexpr bool reaches_data = [] {
+  if constexpr (host_memory<B> || !host_memory<typename find_provider<Op, B>::type>)
+    return true;
+  else if constexpr (requires { typename B::shared; })
+    return B::shared::template contains<Op>;
+  else
+    return false;
+}();
+
 template <class Op, class B>
 consteval bool resolved() {
   if constexpr (admits<B, float>()) {
@@ -127,6 +140,10 @@ consteval bool resolved() {
     static_assert(!std::is_void_v<typename find_provider<Op, B>::type>,
                   "tigon: this operator has no kernel in the chosen backend or any of its parents; it belongs to "
                   "another vendor's backend, or its header is not included");
+    static_assert(
+        reaches_data<Op, B>,
+        "tigon: the kernel of this operator is written for memory that the host reads, and that of the chosen "
+        "backend is elsewhere: supply a kernel, or list the operator in `shared` (docs/add_a_backend.md)");
   }
   return true;
 }

@@ -147,11 +147,13 @@ struct mix : B {
   using parent = B;
   using overrides = typename detail::joined_ops<typename detail::from_parts<From>::ops...>::type;
   static_assert(detail::each_once<overrides>, "tigon: a mix takes every operator from one backend");
+  static_assert(((host_memory<typename detail::from_parts<From>::backend> == host_memory<B>)&&...),
+                "tigon: a mix takes an operator from a backend whose data are in another memory (host_memory)");
 
  private:
-  static constexpr device_set shared =
+  static constexpr device_set common =
       (B::info.devices & ... & detail::devices_in_mix<typename detail::from_parts<From>::backend, B>);
-  static_assert(!shared.empty(), "tigon: the backends of a mix have no device in common");
+  static_assert(!common.empty(), "tigon: the backends of a mix have no device in common");
 
  public:
   /// For what is reserved before it is known which of the backends computes.
@@ -163,7 +165,7 @@ struct mix : B {
     }
   };
   static constexpr backend_info info{detail::name_of_mix<B, typename detail::from_parts<From>::backend...>.view(),
-                                     shared};
+                                     common};
 };
 
 }  // namespace TIGON_ABI

@@ -2,8 +2,8 @@
 // is read here. A backend in a repository of its own needs no line: TIGON_BACKEND and TIGON_BACKEND_HEADER choose it,
 // or the template argument of a call; `registered_backends` (backend/lookup.hpp) shows it before these.
 //
-// A new backend of the library is a line of `library_backends`, its name in TIGON_REGISTERED and, if it is a default, a
-// case of the default below. The type states its devices again in `info`; tests/backend/registry_test.cpp compares all.
+// A new backend of the library is a line of backend/library.hpp, and says in a file of its own folder what stands in the
+// registry. The type states its devices again in `info`; tests/backend/registry_test.cpp compares all.
 #ifndef TIGON_BACKEND_REGISTRY_HPP
 #define TIGON_BACKEND_REGISTRY_HPP
 
@@ -49,11 +49,6 @@
 #define TIGON_FLAGS_arm_bf16 0
 #endif
 
-// For the sentences of static assertions.
-#define TIGON_REGISTERED                                                                                         \
-  "ascend (npu), amx (cpu), avx512_bf16 (cpu), arm_bf16 (cpu), highway (cpu), onednn (cpu), xsimd (cpu), eigen " \
-  "(cpu), generic (cpu and npu), and one of your own with TIGON_BACKEND_HEADER (docs/backends.md)"
-
 #if !TIGON_IS_SET(TIGON_DEVICE)  // config.hpp defines it
 #undef TIGON_DEVICE
 #define TIGON_DEVICE cpu
@@ -79,23 +74,16 @@ static_assert(false, "tigon: TIGON_DEVICE is " TIGON_STRING(
     "tigon: the default backend of device npu needs <hwy/highway.h>; install libhwy-dev (vcpkg and Conan highway), or choose single numbers, which are slow, by -DTIGON_BACKEND=generic"
 #include <the_error_above_ends_compilation>
 #endif
-#define TIGON_BACKEND ascend
 #else
 #if !TIGON_FOUND_hwy
 #error \
     "tigon: the default backend needs <hwy/highway.h>; install libhwy-dev (vcpkg and Conan highway), or choose a backend by name: -DTIGON_BACKEND=xsimd or eigen where their headers are installed, or generic, which is single numbers and slow"
 #include <the_error_above_ends_compilation>
 #endif
-#if TIGON_FLAGS_amx
-#define TIGON_BACKEND amx
-#elif TIGON_FLAGS_avx512_bf16
-#define TIGON_BACKEND avx512_bf16
-#elif TIGON_FLAGS_arm_bf16
-#define TIGON_BACKEND arm_bf16
-#else
-#define TIGON_BACKEND highway
 #endif
-#endif
+#define TIGON_FIND_DEFAULT
+#include <tigon/backend/library.hpp>
+#undef TIGON_FIND_DEFAULT
 #endif
 
 namespace tigon {
@@ -113,27 +101,9 @@ struct registered_backend {
 /// found, is the default backend. A line without default devices is opt-in. With a program's own: registered_backends
 /// (backend/lookup.hpp).
 constexpr registered_backend library_backends[] = {
-    {{"ascend", {device::npu}, {device::npu}}, TIGON_FOUND_hwy, "<hwy/highway.h>; install libhwy-dev"},
-#if TIGON_FLAGS_amx
-    {{"amx", {device::cpu}, {device::cpu}}, TIGON_FOUND_hwy, "<hwy/highway.h>; install libhwy-dev"},
-#else
-    {{"amx", {device::cpu}}, false, "AMX_BF16 and AMX_INT8; compile with -march=sapphirerapids and later"},
-#endif
-#if TIGON_FLAGS_avx512_bf16
-    {{"avx512_bf16", {device::cpu}, {device::cpu}}, TIGON_FOUND_hwy, "<hwy/highway.h>; install libhwy-dev"},
-#else
-    {{"avx512_bf16", {device::cpu}}, false, "AVX512_BF16; compile with -march=cooperlake and later"},
-#endif
-#if TIGON_FLAGS_arm_bf16
-    {{"arm_bf16", {device::cpu}, {device::cpu}}, TIGON_FOUND_hwy, "<hwy/highway.h>; install libhwy-dev"},
-#else
-    {{"arm_bf16", {device::cpu}}, false, "ARM's bf16; compile with -march=armv8.2-a+bf16 or armv8.6-a"},
-#endif
-    {{"highway", {device::cpu}, {device::cpu}}, TIGON_FOUND_hwy, "<hwy/highway.h>; install libhwy-dev"},
-    {{"onednn", {device::cpu}}, TIGON_FOUND_dnnl, "<oneapi/dnnl/dnnl.hpp>; install libdnnl-dev"},
-    {{"xsimd", {device::cpu}}, TIGON_FOUND_xsimd, "<xsimd/xsimd.hpp>; install libxsimd-dev"},
-    {{"eigen", {device::cpu}}, TIGON_FOUND_eigen, "<Eigen/Core>; install libeigen3-dev"},
-    {{"generic", {device::cpu, device::npu}}, true, "nothing"},
+#define TIGON_LINES_AS_ROWS
+#include <tigon/backend/library.hpp>
+#undef TIGON_LINES_AS_ROWS
 };
 
 }  // namespace tigon

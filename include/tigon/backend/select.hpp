@@ -15,31 +15,8 @@
 #else
 #include TIGON_BACKEND_PATH(TIGON_BACKEND)
 #endif
-#if TIGON_CHOICES
-#if TIGON_CHOSEN & TIGON_BACKEND_BIT_eigen
-#include TIGON_BACKEND_PATH(eigen)
-#endif
-#if TIGON_CHOSEN & TIGON_BACKEND_BIT_xsimd
-#include TIGON_BACKEND_PATH(xsimd)
-#endif
-#if TIGON_CHOSEN & TIGON_BACKEND_BIT_highway
-#include TIGON_BACKEND_PATH(highway)
-#endif
-#if TIGON_CHOSEN & TIGON_BACKEND_BIT_avx512_bf16
-#include TIGON_BACKEND_PATH(avx512_bf16)
-#endif
-#if TIGON_CHOSEN & TIGON_BACKEND_BIT_amx
-#include TIGON_BACKEND_PATH(amx)
-#endif
-#if TIGON_CHOSEN & TIGON_BACKEND_BIT_arm_bf16
-#include TIGON_BACKEND_PATH(arm_bf16)
-#endif
-#if TIGON_CHOSEN & TIGON_BACKEND_BIT_onednn
-#include TIGON_BACKEND_PATH(onednn)
-#endif
-#if TIGON_CHOSEN & TIGON_BACKEND_BIT_ascend
-#include TIGON_BACKEND_PATH(ascend)
-#endif
-#endif
+#define TIGON_LINES_CHOSEN
+#include <tigon/backend/library.hpp>
+#undef TIGON_LINES_CHOSEN
 
 #endif  // TIGON_BACKEND_SELECT_HPP

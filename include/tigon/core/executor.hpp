@@ -102,7 +102,7 @@ class first_exception {
 
   /// Calls fn() and catches what it throws. Returns whether fn returned.
   template <class F>
-  TIGON_TAGGED TIGON_INLINE bool attempt(F&& fn) {
+  TIGON_TAGGED TIGON_HOST_INLINE bool attempt(F&& fn) {
 #if defined(__cpp_exceptions)
     try {
       fn();

@@ -17,6 +17,15 @@
 
 namespace tigon {
 
+/// Memory for a workspace that is not of the heap: that of a device, or of another library. take(self, bytes) returns null
+/// where there is no more; give(self, memory, bytes) is called with what take() returned, when the workspace ends or grows.
+/// What a device still uses then is the business of give(): it may wait, or order the return behind the device's work.
+struct memory_source {
+  void* (*take)(void* self, std::size_t bytes);
+  void (*give)(void* self, void* memory, std::size_t bytes);
+  void* self = nullptr;
+};
+
 /// A stack of scratch memory. An owning workspace grows at a door, before the operator's first write, and keeps what
 /// it has; one over the caller's bytes, which may begin at any address, never grows, and a door that needs more throws.
 /// Kernels take, never allocate. Sizes are counted by bytes_for(), in functions that tell them beforehand, in used() and
@@ -31,6 +40,8 @@ class workspace {
   workspace() = default;
   TIGON_TAGGED explicit workspace(std::span<std::byte> fixed)
       : base_(fixed.data()), capacity_(std::min(fixed.size(), most_bytes - 1)), fixed_(true) {}
+  /// Owning, with memory of this source instead of the heap's.
+  TIGON_TAGGED explicit workspace(memory_source source) : source_(source) {}
   workspace(const workspace&) = delete;
   workspace& operator=(const workspace&) = delete;
   TIGON_TAGGED ~workspace() { release(); }
@@ -124,6 +135,11 @@ class workspace {
  private:
   /// Whether the system had so many.
   TIGON_TAGGED bool allocate(std::size_t bytes) {
+    if (source_.take != nullptr) {
+      base_ = static_cast<std::byte*>(source_.take(source_.self, bytes));
+      capacity_ = base_ == nullptr ? 0 : bytes;
+      return base_ != nullptr;
+    }
     // Large scratch sits on huge pages where the system has them: a first touch is six times cheaper.
     const std::size_t huge = std::size_t{2} << 20;
     align_ = bytes >= huge ? huge : alignment;
@@ -143,7 +159,10 @@ class workspace {
         std::to_string(bytes));
   }
   TIGON_TAGGED void release() {
-    if (!fixed_ && base_ != nullptr) ::operator delete(base_, std::align_val_t{align_});
+    if (!fixed_ && base_ != nullptr && source_.give != nullptr)
+      source_.give(source_.self, base_, capacity_);
+    else if (!fixed_ && base_ != nullptr)
+      ::operator delete(base_, std::align_val_t{align_});
     base_ = nullptr;
     capacity_ = 0;
   }
@@ -151,6 +170,7 @@ class workspace {
   std::byte* base_ = nullptr;
   std::size_t capacity_ = 0, used_ = 0, high_water_ = 0, align_ = alignment;
   bool fixed_ = false;
+  memory_source source_{};
 };
 
 }  // namespace tigon

@@ -56,7 +56,7 @@ class few_rows_products {
   template <element W>
   static void logits(matrix_view<const double> x, matrix_view<const W> w, const W* bias, matrix_view<double> z,
                      context& ctx) {
-    ctx.executor().run(ceil_div(w.rows, task_vocab), [&](std::size_t task, std::size_t) {
+    detail::for_host_tasks<B>(ctx, ceil_div(w.rows, task_vocab), [&](std::size_t task, std::size_t) {
       const std::size_t begin = task * task_vocab, end = std::min(w.rows, begin + task_vocab);
       for (std::size_t i = 0; i < z.rows; ++i)
         for (std::size_t j = begin; j < end; ++j) z.row(i)[j] = bias == nullptr ? 0.0 : static_cast<double>(bias[j]);
@@ -99,7 +99,7 @@ class few_rows_products {
     const std::size_t rows = padded_rows(n), parts = segments(w.rows),
                       across = std::max<std::size_t>(ceil_div(w.cols, task_columns), 1), width = padded_cols(w.cols);
     const std::size_t length = round_up(ceil_div(w.rows, parts), block_vocab);
-    ctx.executor().run(parts * across, [&](std::size_t task, std::size_t) {
+    detail::for_host_tasks<B>(ctx, parts * across, [&](std::size_t task, std::size_t) {
       const std::size_t segment = task / across, begin = std::min(w.rows, segment * length),
                         end = std::min(w.rows, begin + length);
       const std::size_t first = task % across * task_columns, cols = std::min(task_columns, w.cols - first);
@@ -130,7 +130,7 @@ class few_rows_products {
         }
     });
     if (out.dx == nullptr) return;
-    ctx.executor().run(across, [&](std::size_t task, std::size_t) {
+    detail::for_host_tasks<B>(ctx, across, [&](std::size_t task, std::size_t) {
       const std::size_t first = task * task_columns, end = std::min(w.cols, first + task_columns);
       for (std::size_t i = 0; i < n; ++i)
         for (std::size_t j = first; j < end; j += V::size) {

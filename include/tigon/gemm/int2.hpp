@@ -12,7 +12,7 @@
 #ifndef TIGON_GEMM_INT2_HPP
 #define TIGON_GEMM_INT2_HPP
 
-#include <tigon/core/context.hpp>
+#include <tigon/backend/host.hpp>
 #include <tigon/core/division.hpp>
 #include <tigon/core/views.hpp>
 #include <tigon/gemm/panels.hpp>
@@ -138,6 +138,7 @@ class product {
           matrix_view<std::int32_t> c)
       : plan_(p), a_(a), w_(w), c_(c) {}
 
+  template <class B>
   void run(context& ctx) {
     if (plan_.m == 0 || plan_.n == 0) return;
     workspace::frame frame(ctx.workspace());
@@ -147,8 +148,9 @@ class product {
     for (first_ = 0; first_ < plan_.m; first_ += plan_.chunk) {
       count_ = std::min(plan_.chunk, plan_.m - first_);
       if (plan_.quarter != 0)
-        ctx.executor().run(ceil_div(count_, U), [&](std::size_t task, std::size_t) { pack(task * U); });
-      ctx.executor().run(plan_.tasks(count_), [&](std::size_t task, std::size_t worker) { compute(task, worker); });
+        detail::for_host_tasks<B>(ctx, ceil_div(count_, U), [&](std::size_t task, std::size_t) { pack(task * U); });
+      detail::for_host_tasks<B>(ctx, plan_.tasks(count_),
+                                [&](std::size_t task, std::size_t worker) { compute(task, worker); });
     }
   }
 

@@ -2,7 +2,7 @@
 #ifndef TIGON_GEMM_INT2_ROWS_HPP
 #define TIGON_GEMM_INT2_ROWS_HPP
 
-#include <tigon/core/context.hpp>
+#include <tigon/backend/host.hpp>
 #include <tigon/core/division.hpp>
 #include <tigon/core/views.hpp>
 #include <tigon/simd/quads.hpp>
@@ -15,11 +15,11 @@ namespace tigon::int2 {
 inline namespace TIGON_ABI {
 
 /// f(r) for every row; a task has about 2^16 elements.
-template <class F>
+template <class B, class F>
 void for_rows_of_weights(std::size_t rows, std::size_t cols, context& ctx, F f) {
   if (cols == 0) return;
   const std::size_t per_task = std::max<std::size_t>(1, (std::size_t{1} << 16) / cols);
-  ctx.executor().run(detail::ceil_div(rows, per_task), [&](std::size_t task, std::size_t) {
+  detail::for_host_tasks<B>(ctx, detail::ceil_div(rows, per_task), [&](std::size_t task, std::size_t) {
     const std::size_t end = std::min(rows, (task + 1) * per_task);
     for (std::size_t r = task * per_task; r < end; ++r) f(r);
   });

@@ -144,6 +144,7 @@ struct kernel<op::gemm, backends::generic> : detail::gemm_kernel {
     using A = accumulator_t<TB>;
     using V = simd::vec<typename B::engine, A>;
     A* out = reinterpret_cast<A*>(to);
+    static_assert(detail::loops_on_host<B>());
     ctx.executor().run(gemm_detail::ceil_div(b.rows, 64), [&](std::size_t task, std::size_t) {
       const std::size_t first = task * 64, end = std::min(b.rows, first + 64);
       for (std::size_t i = first; i < end; ++i) gemm_detail::widen<V>(b.row(i), b.cols, out + i * b.cols);
@@ -176,6 +177,7 @@ struct kernel<op::gemm, backends::generic> : detail::gemm_kernel {
                                       opt.b == transpose::no ? n : k);
     const std::size_t across = gemm_detail::ceil_div(n, tile_cols);
 
+    static_assert(detail::loops_on_host<B>());
     ctx.executor().run(gemm_detail::ceil_div(m, tile_rows) * across, [&](std::size_t task, std::size_t worker) {
       const std::size_t i = task / across * tile_rows, j = task % across * tile_cols;
       const std::size_t rows = std::min(tile_rows, m - i), cols = std::min(tile_cols, n - j);

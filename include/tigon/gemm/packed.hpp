@@ -326,6 +326,7 @@ struct gemm_by_panels : tigon::detail::gemm_kernel {
 
   template <backend B, element TA, element TB>
   static void pack(matrix_view<const TB> b, transpose t, std::byte* to, context& ctx) {
+    static_assert(tigon::detail::loops_on_host<B>());
     using P = Policy<B, TA, TB>;
     pack_operand<P>(source<TB>{b.data, b.row_stride, t == transpose::yes}, gemm_detail::rows_of(b, t),
                     gemm_detail::cols_of(b, t), tuning_of<B, P>(), reinterpret_cast<typename P::word*>(to), ctx);
@@ -340,6 +341,7 @@ struct gemm_by_panels : tigon::detail::gemm_kernel {
   template <backend B, element TA, element TB, element TC, class Epilogue>
   static void forward(matrix_view<const TA> a, gemm_operand<TB> b, in_vector<TC> bias, matrix_view<TC> c,
                       const Epilogue& epilogue, gemm_options opt, context& ctx) {
+    static_assert(tigon::detail::loops_on_host<B>());
     using P = Policy<B, TA, TB>;
     using A = typename P::value;
     // The parts that an epilogue sees are the same for any number of workers.

@@ -2,40 +2,52 @@
 #ifndef TIGON_LOSSES_CROSS_ENTROPY_DIVERGENCE_HPP
 #define TIGON_LOSSES_CROSS_ENTROPY_DIVERGENCE_HPP
 
-#include <tigon/losses/parts/cross_entropy_divergence_contract.hpp>
-#include <tigon/losses/parts/cross_entropy_divergence_rows.hpp>
-#include <tigon/losses/parts/cross_entropy_kernel.hpp>
-#include <tigon/losses/parts/divergence_contract.hpp>
+#include <tigon/core/arguments.hpp>
+#include <tigon/losses/softmax/cross_entropy_divergence_kernel.hpp>
 
 namespace tigon {
 
-template <>
-struct kernel<op::cross_entropy_tvd, backends::generic> {
-  using forward_only = void;
-
-  /// Losses of rows, and dlogits if there is memory for it.
-  template <backend B, element T, token_id I>
-  static void forward(const detail::cross_entropy_divergence_call<T>& of, const I* target,
-                      const cross_entropy_divergence_options&, context& ctx) {
-    detail::cross_entropy_divergence<B, T, I>(of, target, detail::tvd_columns<accumulator_t<T>>{}, ctx);
-  }
-};
-
-template <>
-struct kernel<op::cross_entropy_jsd, backends::generic> {
-  using forward_only = void;
-
-  /// The same.
-  template <backend B, element T, token_id I>
-  static void forward(const detail::cross_entropy_divergence_call<T>& of, const I* target,
-                      const cross_entropy_divergence_options& opt, context& ctx) {
-    using A = accumulator_t<T>;
-    simd::with_divergence<A>(opt.beta, [&](const auto& divergence) {
-      using D = std::remove_cvref_t<decltype(divergence)>;
-      detail::cross_entropy_divergence<B, T, I>(of, target, detail::jsd_columns<A, D>(divergence), ctx);
-    });
-  }
-};
+/// Cross entropy with labels and the distance from a teacher's distribution P, of the same logits z, which are read once.
+/// With Q = softmax(z / temperature):
+///
+///   ce         as cross_entropy: smoothed, with class weights and z-loss
+///   divergence c sum_i tvd(Q_i, P_i), or c sum_i jsd(Q_i, P_i)              as tvd and jsd have them
+///   loss       = weight_ce ce + weight_divergence divergence
+///   dlogits    = upstream dloss / dz
+///   tvd(Q, P)  = 1/2 sum_j |Q_j - P_j|,   d tvd / dz_j = Q_j / (2 temperature) (sign(Q_j - P_j) - sum_k Q_k sign(Q_k - P_k))
+///   jsd(Q, P)  = beta KL(P || M) + (1 - beta) KL(Q || M),   M = beta P + (1 - beta) Q
+///              beta = 0: KL(P || Q),   beta = 1: KL(Q || P)
+///   c = 1 / n (mean), 1 (sum, none)                n = number of rows whose target is not ignore_index, or denominator
+///
+/// Formula    docs/formulas/cross_entropy_divergence.md.
+/// Shapes     logits, teacher, dlogits [rows, vocab]; target [rows]; class weight [vocab] or `absent`; losses [1], with
+///            reduction::none [rows]. vocab >= 1, rows may be 0.
+/// Types      logits, teacher and dlogits one of f32, bf16, f16, f64; losses f32 (f64 for f64); target std::int32_t or
+///            std::int64_t. Of the teacher the probabilities (tvd) or their logarithms (jsd), of sum 1 in each row.
+/// Precision  f32 (f64 for f64) inside; totals in f64; one rounding at dlogits.
+/// Writes     loss, the other losses that have memory, dlogits (unless its data is null). A row whose target is
+///            ignore_index is not read; its losses and gradient are 0. A divergence of weight 0 is not computed unless
+///            its loss has memory. For another upstream gradient of the loss: cross_entropy_backward of dlogits.
+/// Aliasing   dlogits may be logits or teacher, which are then gone. Otherwise any layout in which no written element
+///            is shared.
+/// Throws     tigon::error: shape, stride, alias, argument (a number outside option_range), workspace, and index (in
+///            every build) for a target outside [0, vocab) that is not ignore_index; before the first write.
+/// Edges      of ce as cross_entropy, of the divergence as tvd and jsd: no kept row: zeros. NaN or +inf in a row of
+///            logits, or logits of -inf alone: that row is NaN. -inf is a probability of 0; there, KL(P || Q) is inf
+///            where P is not 0. A gradient below the smallest normal f32 (f64) is written as 0.
+/// Max error  each loss 1e-6 of |reference| + its root mean square where sums are f32; dlogits f32 2e-6, bf16 4e-3 of the
+///            same (tests/losses/cross_entropy_divergence_test.cpp). Where the terms of jsd's gradient cancel, dlogits' is of
+///            Q_j (|log Q_j| + |log P_j|) / temperature, with its weights, too (tests/fuzz/losses.cpp).
+///
+/// ```cpp
+/// std::vector<float> logits(4 * 100, 0.5f), teacher(logits), dlogits(logits), loss(1);
+/// const std::vector<std::int64_t> target{1, -100, 3, 99};
+/// const tigon::matrix_view in(logits.data(), 4, 100), gradient(dlogits.data(), 4, 100);
+/// const tigon::matrix_view of_teacher(teacher.data(), 4, 100);
+/// tigon::cross_entropy_tvd_forward(in, std::span(target), of_teacher, {loss}, gradient);
+/// tigon::cross_entropy_jsd_forward(in, std::span(target), of_teacher, {loss}, gradient);
+/// ```
+struct cross_entropy_divergence_options;
 
 /// Bytes of workspace that cross_entropy_tvd_forward and cross_entropy_jsd_forward take.
 template <class B = default_backend, class T>
@@ -48,7 +60,6 @@ std::size_t cross_entropy_divergence_workspace(std::size_t rows, std::size_t voc
 
 namespace detail {
 inline namespace TIGON_ABI {
-
 /// What the doors are called with.
 template <element T>
 struct cross_entropy_divergence_arguments {
@@ -146,7 +157,6 @@ void run_cross_entropy_divergence(const cross_entropy_divergence_arguments<T>& o
     return part(opt.weight_ce, of_rows.out.loss[i]) + part(opt.weight_divergence, distance(i));
   });
 }
-
 }  // namespace TIGON_ABI
 }  // namespace detail
 

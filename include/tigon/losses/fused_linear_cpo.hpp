@@ -2,55 +2,26 @@
 #ifndef TIGON_LOSSES_FUSED_LINEAR_CPO_HPP
 #define TIGON_LOSSES_FUSED_LINEAR_CPO_HPP
 
-#include <tigon/losses/fused_linear_preference.hpp>
+#include <tigon/losses/sequence/fused_linear_cpo_kernel.hpp>
 
 namespace tigon {
-
-namespace op {
-struct fused_linear_cpo {
-  static constexpr std::string_view name = "fused_linear_cpo";
-};
-}  // namespace op
 
 /// Contrastive preference optimisation on pairs of sequences, without a reference:
 ///
 ///   u = beta (c - r),   f = (1 - e) log(1 + e^-u) + e log(1 + e^u)          e = label_smoothing
 ///
 /// Everything else as preference_options has it. Xu et al., 2024.
-struct fused_linear_cpo_options {
-  preference_options pairs{};
-  double beta = 0.1;           ///< above 0
-  double label_smoothing = 0;  ///< in [0, 1]
-  bool compute_nll_loss = true;
-  bool average_log_prob = false;
-};
-
-namespace detail {
-inline namespace TIGON_ABI {
-
-/// Also SimPO, which has a margin.
-struct cpo_pair {
-  double beta, label_smoothing, margin = 0;
-
-  pair_value operator()(const preference_pair& p) const {
-    const double u = beta * (p.chosen - p.rejected) - margin, e = label_smoothing;
-    const auto share = [](double part, double v) { return part == 0 ? 0 : part * v; };  // 0 times infinity
-    const double d = beta * (e * logistic(u) - (1 - e) * logistic(-u));
-    return {share(1 - e, softplus(-u)) + share(e, softplus(u)), d, -d, {}};
-  }
-};
-
-template <class A>
-void expect_cpo(std::string_view op, double label_smoothing) {
-  expects(op).number<A>(label_smoothing >= 0 && label_smoothing <= 1, "label_smoothing", label_smoothing,
-                        "a number from 0 to 1");
-}
-
-}  // namespace TIGON_ABI
-}  // namespace detail
-
-template <>
-struct kernel<op::fused_linear_cpo, backends::generic> : detail::pair_kernel {};
+///
+/// ```cpp
+/// std::vector<float> x(4 * 16, 0.5f), w(100 * 16, 0.1f), dx(x), dw(w), loss(1);
+/// const std::vector<std::int64_t> tokens{1, 2, 3, -100};  // a chosen sequence, then a rejected one
+/// const tigon::matrix_view target(tokens.data(), 2, 2);
+/// const auto rows = [](auto& v) { return tigon::matrix_view(v.data(), v.size() / 16, 16); };
+/// const tigon::linear_layer layer{rows(x), rows(w)};
+/// const tigon::linear_gradients gradients{rows(dx), rows(dw)};
+/// tigon::fused_linear_cpo_forward(layer, target, {loss}, gradients);
+/// ```
+struct fused_linear_cpo_options;
 
 /// Loss, results and all gradients in one call. See fused_linear_cpo_options
 /// for the contract.
@@ -69,6 +40,8 @@ void fused_linear_cpo_forward(const linear_layer<T>& layer, const token_ids& tar
 }
 
 }  // namespace tigon
+
+#include <tigon/losses/fused_linear_preference.hpp>  // the doors beside these, for callers
 
 #include <tigon/backend/select.hpp>
 

@@ -2,125 +2,72 @@
 #ifndef TIGON_LOSSES_FUSED_LINEAR_CROSS_ENTROPY_HPP
 #define TIGON_LOSSES_FUSED_LINEAR_CROSS_ENTROPY_HPP
 
-#include <tigon/losses/parts/cross_entropy_kernel.hpp>
-#include <tigon/losses/parts/fused_linear_cross_entropy_contract.hpp>
-#include <tigon/losses/parts/tiled_cross_entropy.hpp>
-#include <tigon/losses/parts/tiled_linear.hpp>
+#include <tigon/core/arguments.hpp>
+#include <tigon/losses/softmax/fused_linear_cross_entropy_kernel.hpp>
 
 namespace tigon {
 
+/// Cross entropy of z = x w^T + b, a chunk of rows at a time.
+///
+///   loss and D = d loss / d z as cross_entropy has them; token_scaling multiplies a row's loss and D by p_t
+///   dx = D w,   dw = D^T x,   db[j] = sum_i D[i,j];   row i of D times upstream[i] first, where that is given
+///
+/// Formula    docs/formulas/fused_linear_cross_entropy.md.
+/// Shapes     x, dx [rows, hidden]; w, dw [vocab, hidden]; bias, dbias [vocab], or none; target [rows]; class weight
+///            [vocab] or `absent`; loss and metrics as cross_entropy. vocab >= 1; rows and hidden may be 0.
+/// Types      x, w, bias and their gradients of one type, f32, bf16, f16 or f64; loss and metrics f32 (f64 for f64);
+///            target std::int32_t or std::int64_t.
+///            With linear_types x and dx have one, w and bias one, their gradients one (no f64), and each its own
+///            error.
+/// Precision  logits, D and the sums of dw and db over all chunks in f32 (f64 for f64); one rounding at each output.
+///            In a call of at most 8 rows of f32 everything is f64, because the memory of w takes the time of it, and
+///            numbers of f64 are those that Edges speaks of. The rows of the call decide, not those that count.
+/// Options    backward: as in forward.
+/// Writes     loss, metrics, dx, dw, dbias; a gradient whose view has no memory is not computed. dw and dbias are added
+///            to with gradient::accumulate.
+/// Ignored    a row whose target is ignore_index is neither read, nor its upstream gradient, nor multiplied: the cost is
+///            that of the rows that count. Its loss and dx are 0, whatever stands in x and w. The bits of a row's loss and
+///            dx do not depend on which other rows count, where they stand and how many there are, unless a mean divides
+///            by their number. dw and dbias have the same bits for the same rows in the same order, wherever ignored rows
+///            stand between them, in calls of as many rows, both with dx or both without.
+/// Aliasing   none: any layout in which no written element is shared.
+/// Memory     chunk * vocab logits in f32, by default at most 64 MiB, or 128 MiB where 256 rows, on `amx` 1024,
+///            take more (B::chunk, context::logit_rows); for 16-bit w also an f32 dw. With chunk_tuning::stream only rows
+///            * cols logits, and for 16-bit w an f32 dx and cols rows of an f32 dw, for a fourth product: the logits are
+///            made twice. More than 64 chunks (4096 where dw is large and has 16 bits) take two more f32 sums for dw, and
+///            more than 64 tiles of columns two for dx, so that errors do not grow with their number. Rows that count
+///            among ignored ones are copied to where their dx will be; without dx to the workspace, in chunks so much
+///            smaller that they fit beside the logits, but of at least 64 rows. See fused_linear_cross_entropy_workspace. w may come packed (linear_layer); tiles and calls of few rows do not use it.
+///            A call of at most 8 rows of f32 has rows * vocab logits in f64 instead, in any tuning, rows * hidden numbers
+///            of x and up to 16 times as many for dx.
+/// Throws     tigon::error as cross_entropy; before the first write.
+/// Edges      as cross_entropy.
+/// Max error  loss 4e-7 of |reference| + its root mean square, in bf16 too, or where that is more, of what the loss
+///            changes by when every logit changes by the root of the sum of the squares of its terms x_k w_k: in a
+///            loss near 0 the rounding of logits shows. Gradients f32 2e-6, bf16 8e-3. For any number of rows, chunks
+///            and tiles. Of at most 8 rows of f32 loss and gradients within 2.4e-7 of their L2 norms, for logits of 20
+///            and more (tests/losses/fused_linear_cross_entropy_test.cpp, chunk_policies_test.cpp,
+///            tests/fuzz/products.cpp).
+///
+/// ```cpp
+/// std::vector<float> x(4 * 16, 0.5f), w(100 * 16, 0.1f), dx(x), dw(w), loss(1), upstream(1, 2);
+/// const std::vector<std::int64_t> target{1, -100, 3, 99};
+/// const auto rows = [](auto& v) { return tigon::matrix_view(v.data(), v.size() / 16, 16); };
+/// const tigon::linear_layer layer{rows(x), rows(w)};
+/// const tigon::linear_gradients gradients{rows(dx), rows(dw)};
+/// tigon::fused_linear_cross_entropy_forward(layer, std::span(target), {loss}, gradients);
+/// tigon::fused_linear_cross_entropy_backward(layer, std::span(target), upstream, gradients);
+/// ```
+struct fused_linear_cross_entropy_options;
+
 namespace detail {
 inline namespace TIGON_ABI {
-
-/// Whether this header makes the tiles of a backend; a kernel of a backend's own takes whole rows of logits.
-template <class B>
-inline constexpr bool tiled_backend = B::chunk.rule == chunk_rule::stream &&
-                                      std::same_as<provider_t<op::fused_linear_cross_entropy, B>, backends::generic>;
-
-/// Rows of a chunk or a tile.
-template <class B, class A>
-std::size_t cross_entropy_chunk(std::size_t rows, std::size_t hidden, std::size_t vocab, const context& ctx) {
-  return chunk_rows<A>(B::chunk, rows, hidden, vocab, ctx, 1);
-}
-/// The same of the rows that count.
+/// Whether calls of few rows are computed in f64.
 template <class B, layer_types T>
-kept_chunk cross_entropy_chunk(const linear_loss<T>& t, const context& ctx) {
-  const std::size_t rows = t.head.x.rows, hidden = t.head.x.cols, vocab = t.head.w.rows;
-  return chunk_of<T>(t.kept, cross_entropy_chunk<B, accumulator_t<T>>(rows, hidden, vocab, ctx), rows,
-                     bytes_of_row<T>(hidden, vocab), t.out.dx.data != nullptr);
-}
-
+inline constexpr bool few_cross_entropy_in_f64 =
+    few_rows_in_f64<B, T, op::fused_linear_cross_entropy> && few_rows_in_f64<row_backend<B>, T, op::cross_entropy>;
 }  // namespace TIGON_ABI
 }  // namespace detail
-
-template <>
-struct kernel<op::fused_linear_cross_entropy, backends::generic> {
-  template <class>
-  using saved = no_state;
-
-  /// Everything in one pass over the rows that count.
-  template <backend B, layer_types T, token_id I>
-  static void forward(detail::linear_loss<T> t, std::span<const I> target, const accumulator_t<T>* class_weight,
-                      cross_entropy_rows out, cross_entropy_scale scale, fused_linear_cross_entropy_options opt,
-                      context& ctx) {
-    using A = accumulator_t<T>;
-    const std::size_t vocab = t.head.w.rows;
-    out.token_scaling = opt.token_scaling;
-    if constexpr (detail::tiled_backend<B> && !detail::is_in_f64<T>)
-      if (detail::streams<B>(vocab)) {
-        const auto tiles = [&]<bool Capped, bool Weighted>() {
-          forward_tiles<B, Capped, Weighted, T, I>(t, target, class_weight, out, scale, opt.loss, ctx);
-        };
-        if (opt.loss.softcap > 0) return tiles.template operator()<true, true>();
-        if (opt.loss.label_smoothing > 0) return tiles.template operator()<false, true>();
-        return tiles.template operator()<false, false>();
-      }
-    const detail::kept_chunk chunk = detail::cross_entropy_chunk<B, T>(t, ctx);
-    workspace::frame frame(ctx.workspace());
-    A* logits = frame.template take<A>(chunk.rows * vocab);
-    detail::kept_linear<B, T> layer(frame, t.head, t.out, t.kept, chunk, t.out.dx, ctx);
-    detail::for_chunks(t.kept.n, chunk.rows, [&](std::size_t begin, std::size_t n) {
-      const matrix_view<A> z(logits, n, vocab);
-      layer.logits(begin, z);
-      const cross_entropy_rows part{out.loss + begin, out.z_loss + begin,
-                                    out.predicted == nullptr ? nullptr : out.predicted + begin, out.token_scaling};
-      kernel_for<op::cross_entropy, row_backend<B>>::template forward<row_backend<B>, A, I>(
-          z, target.subspan(begin, n), class_weight, t.out.any() ? z : matrix_view<A>{}, part, scale, opt.loss, ctx);
-      if (!t.out.any()) return;
-      if (t.upstream) multiply_rows<row_backend<B>>(z, t.upstream, begin, ctx);
-      layer.backward(begin, z);
-    });
-    layer.finish();
-  }
-
-  /// The same by tiles: the reductions of all rows first, and then the gradients, from logits that are computed again.
-  template <backend B, bool Capped, bool Weighted, layer_types T, token_id I>
-  static void forward_tiles(const detail::linear_loss<T>& t, std::span<const I> target,
-                            const accumulator_t<T>* class_weight, cross_entropy_rows out, cross_entropy_scale scale,
-                            const cross_entropy_options& opt, context& ctx) {
-    using A = accumulator_t<T>;
-    const std::size_t rows = t.kept.n, vocab = t.head.w.rows;
-    if (rows == 0) {
-      detail::clear_other_rows(t.out.dx, t.kept, ctx);
-      return detail::clear_parameters<row_backend<B>>(t.out, ctx);
-    }
-    workspace::frame frame(ctx.workspace());
-    const std::size_t tile = detail::cross_entropy_chunk<B, A>(t.head.x.rows, t.head.x.cols, vocab, ctx);
-    detail::tiled_layer<B, T> layer(
-        frame, t.head, t.out, t.kept,
-        detail::chunk_of<T>(t.kept, tile, t.head.x.rows, detail::bytes_of_tile_row<B, T>(t.head.x.cols), false), ctx);
-    detail::tiled_cross_entropy<row_backend<B>, Capped, Weighted, I, A> loss(detail::tiled_rows<A>(frame, rows), target,
-                                                                             class_weight, out, scale, opt, vocab, ctx);
-    layer.for_each([&](std::size_t begin, std::size_t first, matrix_view<A> z) {
-      if (begin == 0) loss.columns(first, z.cols);
-      loss.reduce(begin, z);
-    });
-    loss.finish(t.upstream);
-    if (!t.out.any()) return;
-    layer.for_each([&](std::size_t begin, std::size_t first, matrix_view<A> z) {
-      if (begin == 0) loss.columns(first, z.cols);
-      loss.gradient(begin, z);
-      layer.backward(begin, z);
-    });
-    layer.finish();
-  }
-
-  /// The gradients alone, recomputed: for reduction::none, where the upstream gradient differs from row to row.
-  template <backend B, layer_types T, token_id I>
-  static void backward(detail::linear_loss<T> t, std::span<const I> target, const accumulator_t<T>* class_weight,
-                       cross_entropy_rows out, cross_entropy_scale scale, fused_linear_cross_entropy_options opt,
-                       context& ctx) {
-    forward<B, T, I>(t, target, class_weight, out, scale, opt, ctx);
-  }
-
-  template <backend B, class A>
-  static void multiply_rows(matrix_view<A> z, vector_view<const A> upstream, std::size_t begin, context& ctx) {
-    const A* g = upstream.data + (upstream.size == 1 ? 0 : begin);
-    const std::size_t step = upstream.size == 1 ? 0 : 1;
-    for_rows<B, A>(ctx, z.rows, z.cols,
-                   [=] TIGON_FN(auto row) { detail::multiply_row<A>(row, z, z, g[row.i * step]); });
-  }
-};
 
 /// Bytes of workspace that fused_linear_cross_entropy_forward takes for a call with a bias and all gradients, or those
 /// of x alone.
@@ -152,7 +99,6 @@ std::size_t fused_linear_cross_entropy_workspace(std::size_t rows, std::size_t h
 
 namespace detail {
 inline namespace TIGON_ABI {
-
 /// Checks and the call that forward and backward share; backward has an upstream gradient and no loss.
 template <class B, layer_types T, class Target, class Weight>
 void linear_cross_entropy(std::string_view name, linear_loss<T> t, const Target& target, Weight weight,
@@ -200,7 +146,6 @@ void linear_cross_entropy(std::string_view name, linear_loss<T> t, const Target&
     }
   run(t, rows.weight);
 }
-
 }  // namespace TIGON_ABI
 }  // namespace detail
 
@@ -246,5 +191,7 @@ void fused_linear_cross_entropy_backward(const linear_layer<T>& layer, const Tar
 }  // namespace tigon
 
 #include <tigon/losses/cross_entropy.hpp>  // the doors beside these, for callers
+
+#include <tigon/backend/select.hpp>
 
 #endif  // TIGON_LOSSES_FUSED_LINEAR_CROSS_ENTROPY_HPP

@@ -2,208 +2,62 @@
 #ifndef TIGON_LOSSES_FUSED_LINEAR_DISTILLATION_HPP
 #define TIGON_LOSSES_FUSED_LINEAR_DISTILLATION_HPP
 
-#include <tigon/losses/parts/cross_entropy_kernel.hpp>
-#include <tigon/losses/parts/distillation_contract.hpp>
+#include <tigon/losses/divergence/fused_linear_distillation_kernel.hpp>
 
 namespace tigon {
 
-namespace detail {
-inline namespace TIGON_ABI {
-
-/// log sum_j exp(s_j) = top / temperature + log1p(d) for s = z / temperature, d the sum of exp((z_j - top) / temperature)
-/// without the maximal element's own 1.
-template <class A>
-struct log_sum {
-  A top, d, tail;  ///< tail = log1p(d)
-};
-template <class Row, class A>
-TIGON_NOINLINE log_sum<A> log_sum_of(Row row, vector_view<A> z, tempered<A> by) {
-  const A top = row.max(reads(z), [](auto v) { return v; });
-  const auto p = [=](auto v) { return exp_nonpositive(by.distance(v - top)); };
-  A d = row.sum(reads(z), p) - A(1);
-  if (d < A(1)) {
-    const auto rest = row.sum(reads(z), [=](auto v) { return apart_from_one(p(v)); });
-    d = rest[0] + (rest[1] - A(1));
-  }
-  return {top, d, math::log1p(d)};
-}
-
-}  // namespace TIGON_ABI
-}  // namespace detail
-
-template <>
-struct kernel<op::distillation, backends::generic> {
-  using forward_only = void;
-
-  /// Losses of rows from z and teacher [rows, width], and D over z; teacher is used up too. target may be null.
-  template <backend B, class A, token_id I, class Soft>
-  static void forward(matrix_view<A> z, matrix_view<A> teacher, const I* target, Soft soft,
-                      detail::distillation_rows<A> rows, context& ctx) {
-    const std::size_t vocab = rows.vocab;
-    for_rows_with_scratch<B, A>(ctx, z.rows, rows.width, 1, [=] TIGON_FN(auto row) {
-      const bool kept = target == nullptr || static_cast<std::int64_t>(target[row.i]) != rows.ignored;
-      const bool is_soft = rows.soft != nullptr && (kept || !rows.mask_soft), is_hard = rows.hard != nullptr && kept;
-      const auto student = row.narrow(vocab);
-      // As vectors: what is written in place is not streamed.
-      const vector_view<A> v{z.row(row.i), row.cols}, t{teacher.row(row.i), row.cols};
-      const std::size_t column = is_hard ? static_cast<std::size_t>(target[row.i]) : 0;
-      // The hard part first: exp(z - m) beside the logits, which the soft part overwrites.
-      const vector_view<A> e = student.scratch(0);
-      A nll(0), factor(0);
-      if (is_hard) {
-        const A own = row.at(v, column);
-        const auto of_z = detail::log_sum_of(student, v, detail::tempered<A>(1));
-        nll = of_z.tail - (own - of_z.top);
-        factor = rows.of_hard * math::exp(-of_z.tail);
-        if (rows.gradient) student.map(reads(v), writes(e), [=](auto s) { return exp_nonpositive(s - of_z.top); });
-      }
-      soft_loss_row<A> of_soft{};
-      if (is_soft) {
-        if (vocab < row.cols)
-          row.part(vocab, row.cols - vocab).map(reads(constant(rows.pad)), writes(v), [](auto pad) { return pad; });
-        const auto terms = soft(row, v, t);
-        const auto sums = row.map_sum(reads(v, t), writes(v, t),
-                                      [=](auto of_student, auto of_teacher) { return terms(of_student, of_teacher); });
-        of_soft = terms.finish(sums[0], sums[1]);
-      }
-      if (row.first()) {
-        if (rows.soft != nullptr) rows.soft[row.i] = static_cast<double>(of_soft.loss);
-        if (rows.hard != nullptr) rows.hard[row.i] = static_cast<double>(nll);
-      }
-      if (!rows.gradient) return;
-      const bool bends = is_soft && rows.of_soft != A(0), pulls = is_hard && rows.of_hard != A(0);
-      const A b = rows.of_soft * of_soft.factor, k = of_soft.k;
-      const A at_target = bends && pulls ? b * (row.at(v, column) + k * row.at(t, column)) : A(0);
-      if (bends && pulls)
-        student.map(reads(v, t, e), writes(v),
-                    [=](auto u, auto q, auto p) { return normal_or_zero(p * factor + b * (u + k * q)); });
-      else if (bends)
-        student.map(reads(v, t), writes(v), [=](auto u, auto q) { return normal_or_zero(b * (u + k * q)); });
-      else if (pulls)
-        student.map(reads(e), writes(v), [=](auto p) { return normal_or_zero(p * factor); });
-      else
-        student.map(reads(constant(A(0))), writes(v), [](auto zero) { return zero; });
-      // The target's column is computed again: p_t - 1 cancels where p_t is near 1.
-      if (pulls && row.first()) row.put(z, column, at_target + rows.of_hard * math::expm1(-nll));
-    });
-  }
-};
-
-template <>
-struct kernel<op::fused_linear_distillation, backends::generic> {
-  template <class>
-  using saved = no_state;
-
-  /// Losses of rows and gradients in one pass over the rows that count.
-  template <backend B, layer_types T, token_id I, class Soft>
-  static void forward(detail::distillation_call<T> t, const I* target, Soft soft,
-                      detail::distillation_rows<accumulator_t<T>> rows, context& ctx) {
-    using A = accumulator_t<T>;
-    const std::size_t vocab = t.student.w.rows, wide = t.teacher.vocab();
-    const bool capped = t.softcap != 0;
-    const std::size_t all = t.student.x.rows, hidden = t.student.x.cols;
-    const detail::kept_chunk chunk = detail::chunk_of<T>(
-        t.kept, detail::chunk_rows<B, A>(all, hidden, wide, ctx, capped ? 3 : 2), all,
-        detail::bytes_of_distillation<T>(hidden, t.teacher.layer.x.cols, wide, capped), t.out.dx.data != nullptr);
-    workspace::frame frame(ctx.workspace());
-    A* slopes = capped ? frame.template take<A>(chunk.rows * vocab) : nullptr;
-    A* logits = frame.template take<A>(chunk.rows * wide);
-    A* teacher_logits = frame.template take<A>(chunk.rows * wide);
-    detail::kept_linear<B, T> student(frame, t.student, t.out, t.kept, chunk, t.out.dx, ctx);
-    detail::kept_linear<B, T> teacher(frame, t.teacher.layer, {}, t.kept, chunk, {}, ctx);
-    detail::for_chunks(t.kept.n, chunk.rows, [&](std::size_t begin, std::size_t n) {
-      const matrix_view<A> z(logits, n, vocab, wide), of_teacher(teacher_logits, n, wide);
-      student.logits(begin, z);
-      if (rows.soft != nullptr && t.teacher.is_layer) teacher.logits(begin, of_teacher);
-      if (rows.soft != nullptr && !t.teacher.is_layer)
-        detail::copy_chosen<row_backend<B>, A>(t.teacher.logits, t.kept, begin, of_teacher, ctx);
-      const matrix_view<A> slope(slopes, n, vocab);
-      detail::cap_logits<row_backend<B>, A>(z, t.softcap, ctx, slope);
-      if (rows.soft != nullptr) detail::cap_logits<row_backend<B>, A>(of_teacher, t.teacher_softcap, ctx);
-      kernel_for<op::distillation, row_backend<B>>::template forward<row_backend<B>, A, I>(
-          matrix_view<A>(logits, n, wide), of_teacher, target == nullptr ? nullptr : target + begin, soft,
-          rows.from(begin), ctx);
-      if (!t.out.any()) return;
-      if (capped) detail::gradient_of_capped<row_backend<B>, A>(z, slope, ctx);
-      student.backward(begin, z);
-    });
-    student.finish();
-  }
-
-  /// The gradients, recomputed: for another upstream gradient than 1.
-  template <backend B, layer_types T, token_id I, class Soft>
-  static void backward(detail::distillation_call<T> t, const I* target, Soft soft,
-                       detail::distillation_rows<accumulator_t<T>> rows, context& ctx) {
-    forward<B, T, I>(t, target, soft, rows, ctx);
-  }
-};
-
-/// Bytes of workspace that a fused linear distillation takes for a call with both biases and all gradients, or those
-/// of x alone; for a teacher whose logits are given teacher_hidden is 0. `capped`: with a softcap of the student's.
-template <class B = default_backend, class T>
-std::size_t fused_linear_distillation_workspace(std::size_t rows, std::size_t hidden, std::size_t vocab,
-                                                std::size_t teacher_hidden, std::size_t teacher_vocab,
-                                                const context& ctx = default_context(),
-                                                parameters of = parameters::trained, bool capped = false) {
-  using A = accumulator_t<T>;
-  const std::size_t chunk = detail::chunk_rows<B, A>(rows, hidden, teacher_vocab, ctx, capped ? 3 : 2);
-  const detail::kept_bytes row = detail::bytes_of_distillation<T>(hidden, teacher_hidden, teacher_vocab, capped);
-  const std::size_t between = std::max(
-      simd::scratch_workspace<B, A>(teacher_vocab, 1, ctx),
-      gemm_workspace<B, input_t<T>, weight_t<T>, A>(chunk, teacher_vocab, teacher_hidden, ctx.executor().workers()));
-  std::size_t bytes =
-      workspace::bytes_for<A>(teacher_vocab) +
-      detail::kept_linear_workspace<B, T>({rows, hidden, vocab}, chunk, row, ctx, between, of, [=](std::size_t n) {
-        return (capped ? workspace::bytes_for<A>(n, vocab) : 0) + 2 * workspace::bytes_for<A>(n, teacher_vocab);
-      });
-  if constexpr (detail::few_rows_in_f64<B, T>)
-    if (rows <= detail::few_rows)
-      bytes = std::max(bytes, detail::few_distillation_workspace<B, T>(
-                                  {rows, hidden, vocab}, {rows, teacher_hidden, teacher_vocab}, ctx, capped));
-  return 2 * workspace::bytes_for<double>(rows) + detail::kept_labels<std::int64_t>::bytes<A>(rows, 0) + bytes;
-}
-
-namespace detail {
-inline namespace TIGON_ABI {
-
-/// What the doors of distillation are called with; losses is null in backward.
-template <layer_types T, class Target>
-struct distillation_arguments {
-  linear_layer<T> student;
-  distillation_teacher<T> teacher;
-  const Target& target;
-  const distillation_losses<accumulator_t<T>>* losses;
-  linear_gradients<T> gradients;
-  const fused_linear_distillation_options& opt;
-  double upstream;
-  bool takes_neg_inf = true;  ///< of the soft loss
-  bool indices = true;        ///< the target's numbers are classes
-};
-
-/// Checks them; then kernel(call, target, rows) and the totals. Ops: what the kernel is made of, if it takes calls in f64.
-template <class B, layer_types T, class Target, class Ops, class Kernel>
-void distil(std::string_view name, const distillation_arguments<T, Target>& of, context& ctx, const Kernel& kernel) {
-  static_assert(admits<B, T>());
-  const auto labels = labels_of(of.target);
-  using I = std::remove_const_t<typename decltype(labels)::element_type>;
-  const distillation_door<T, I> door{name,
-                                     {of.student, of.teacher, of.gradients, of.opt.softcap, of.opt.teacher_softcap},
-                                     labels,
-                                     of.losses != nullptr ? *of.losses : distillation_losses<accumulator_t<T>>{},
-                                     of.opt,
-                                     of.upstream,
-                                     of.losses == nullptr};
-  door.template check<B>(of.takes_neg_inf, of.indices);
-  ctx.workspace().expect(name, fused_linear_distillation_workspace<B, T>(
-                                   of.student.x.rows, of.student.x.cols, of.student.w.rows, of.teacher.layer.x.cols,
-                                   of.teacher.vocab(), ctx, of.gradients.of_weights(), of.opt.softcap != 0));
-  if constexpr (few_distillation_in_f64<B, T, Ops>)
-    if (of.student.x.rows <= few_rows) return door.template run<in_f64<T>>(ctx, kernel);
-  door.template run<T>(ctx, kernel);
-}
-
-}  // namespace TIGON_ABI
-}  // namespace detail
+/// With z = x w^T + bias, t the teacher's logits, n the number of rows whose target is not ignore_index:
+///
+///   hard = 1/n sum_i -log softmax(z_i)[target_i],   soft = 1/n sum_i soft_i(z_i / temperature, t_i / temperature)
+///   loss = weight_hard hard + weight_soft soft
+///   D = dloss/dz,   dx = D w,   dw = D^T x,   db[j] = sum_i D[i,j];   all times upstream in backward
+///   with a softcap z = softcap tanh((x w^T + bias) / softcap), and D is times 1 - (z / softcap)^2
+///
+/// soft_i comes from a soft loss: jsd_soft, cosine_soft, or one of your own (see soft_loss_row).
+///
+/// Formula    docs/formulas/distillation.md.
+/// Shapes     x, dx [rows, hidden]; w, dw [vocab, hidden]; bias, dbias [vocab], or none; of the teacher x [rows,
+///            teacher_hidden], w [teacher_vocab, teacher_hidden], bias [teacher_vocab], or none, or in their place
+///            logits [rows, teacher_vocab] that were made before; target [rows]; losses [1]. vocab >= 1, teacher_vocab
+///            >= vocab; rows and both hidden may be 0.
+/// Types      all matrices and biases of one type, f32, bf16, f16 or f64; losses f32 (f64 for f64); target std::int32_t
+///            or std::int64_t.
+///            With linear_types x and dx have one, w and bias one, their gradients one (no f64), and each its own
+///            error.
+/// Precision  logits, D and the sums of dw and db over all chunks in f32 (f64 for f64), totals in f64; one rounding at
+///            each output. A call of at most 8 rows in f32 is f64 throughout, unless the soft loss is one of your own
+///            (docs/formulas/fused_linear_cross_entropy.md, few rows).
+/// Options    backward: as in forward.
+/// Writes     the losses that have memory, dx, dw, dbias; a gradient whose view has no memory is not computed. dw and
+///            dbias are added to with gradient::accumulate. A part with weight 0 is not computed unless its loss has
+///            memory; without the soft part the teacher is not read.
+/// Ignored    a row whose target is ignore_index is neither read, nor its teacher's, nor multiplied, in either layer; its
+///            dx is 0. Not so where mask_soft is false and there is a soft part: that is of all rows. The bits of a row's
+///            dx depend on the others through n alone. The losses, dw and dbias have the same bits for the same rows in
+///            the same order, wherever ignored rows stand between them, in calls of as many rows, both with dx or without.
+/// Aliasing   none: any layout in which no written element is shared.
+/// Memory     2 * chunk * teacher_vocab logits in f32, and with a softcap chunk * vocab numbers more, by default at most
+///            64 MiB (B::chunk); for 16-bit w also an f32 dw; see fused_linear_distillation_workspace. Both w may come
+///            packed (linear_layer). A call of at most 8 rows in f32 has these numbers in f64, of all rows at a time.
+/// Throws     tigon::error: shape, stride, alias, argument (a number outside option_range), workspace, and index (in
+///            every build) for a target outside [0, vocab) that is not ignore_index; before the first write.
+/// Edges      no kept row: zeros. NaN or +inf in a row of logits: NaN. -inf at the target: hard inf, finite D. A D
+///            below the smallest normal f32 (f64) is taken as 0.
+/// Max error  losses 3e-6 of |reference|, in bf16 too; gradients f32 2e-5, bf16 8e-3 of |reference| + its root mean
+///            square; of at most 8 rows of f32 loss and gradients within 2.4e-7 of their L2 norms (tests/losses/fused_linear_distillation_test.cpp).
+///
+/// ```cpp
+/// std::vector<float> x(4 * 16, 0.5f), w(100 * 16, 0.1f), dx(x), dw(w), loss(1);
+/// const std::vector<std::int64_t> target{1, -100, 3, 99};
+/// const auto rows = [](auto& v) { return tigon::matrix_view(v.data(), v.size() / 16, 16); };
+/// const tigon::linear_layer layer{rows(x), rows(w)};
+/// const tigon::linear_gradients gradients{rows(dx), rows(dw)};
+/// const tigon::linear_layer teacher = layer;
+/// const tigon::cosine_soft<float> soft{1};
+/// tigon::fused_linear_distillation_forward(layer, teacher, target, soft, {loss}, gradients);
+/// tigon::fused_linear_distillation_backward(layer, teacher, target, soft, 2, gradients);  // for a gradient of 2
+/// ```
+struct fused_linear_distillation_options;
 
 /// Losses and gradients in one call, with a soft loss of your own. See fused_linear_distillation_options for the
 /// contract, soft_loss_row for the soft loss.
@@ -240,5 +94,7 @@ void fused_linear_distillation_backward(const linear_layer<T>& student,
 }  // namespace tigon
 
 #include <tigon/losses/cross_entropy.hpp>  // the doors beside these, for callers
+
+#include <tigon/backend/select.hpp>
 
 #endif  // TIGON_LOSSES_FUSED_LINEAR_DISTILLATION_HPP

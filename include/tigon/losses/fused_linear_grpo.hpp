@@ -2,57 +2,10 @@
 #ifndef TIGON_LOSSES_FUSED_LINEAR_GRPO_HPP
 #define TIGON_LOSSES_FUSED_LINEAR_GRPO_HPP
 
-#include <tigon/losses/parts/policy.hpp>
-#include <tigon/losses/parts/sequence.hpp>
+#include <tigon/core/arguments.hpp>
+#include <tigon/losses/sequence/fused_linear_grpo_kernel.hpp>
 
 namespace tigon {
-
-namespace op {
-struct fused_linear_grpo {
-  static constexpr std::string_view name = "fused_linear_grpo";
-};
-}  // namespace op
-
-template <>
-struct kernel<op::fused_linear_grpo, backends::generic> : detail::sequence_kernel {};
-
-namespace detail {
-inline namespace TIGON_ABI {
-
-/// Sequences as sequence_tokens has them: a token is a group where its loss needs nothing of others.
-struct policy_groups {
-  std::size_t groups, length;
-  policy_groups(const policy_options& opt, token_rows at)
-      : groups(policy_by_token(opt) ? at.rows() : at.batch), length(policy_by_token(opt) ? 1 : at.stride) {}
-};
-
-/// From log-probabilities of the tokens that count to their u, on the way through arrays of all rows.
-template <class A>
-struct policy_coefficients {
-  const policy<A>& of;
-  const sequence_tokens<A>& tokens;
-  double *logp, *reference;
-  A* u;
-  std::span<const A> upstream;
-
-  TIGON_NOINLINE void operator()(std::size_t begin, std::size_t n) const {
-    const std::size_t from = tokens.first[begin], to = tokens.first[begin + n], stride = of.at.stride;
-    for (std::size_t k = from; k < to; ++k) {
-      logp[tokens.row[k]] = tokens.logp[k];
-      if (tokens.reference_logp != nullptr) reference[tokens.row[k]] = tokens.reference_logp[k];
-    }
-    for (std::size_t row = begin * tokens.length, end; row < (begin + n) * tokens.length; row = end) {
-      const std::size_t b = row / stride;
-      end = std::min((begin + n) * tokens.length, (b + 1) * stride);
-      of.gradient_of_tokens(b, row - b * stride, std::min(end - b * stride, of.at.len), logp + b * stride, upstream,
-                            u + b * stride);
-    }
-    for (std::size_t k = from; k < to; ++k) tokens.u[k] = u[tokens.row[k]];
-  }
-};
-
-}  // namespace TIGON_ABI
-}  // namespace detail
 
 /// Bytes of workspace that fused_linear_grpo_forward takes for a call with a bias and all gradients, or those of x
 /// alone; with a reference layer if reference_hidden is not 0. `rows`: of x.
@@ -71,7 +24,6 @@ std::size_t fused_linear_grpo_workspace(std::size_t batch, std::size_t rows, std
 
 namespace detail {
 inline namespace TIGON_ABI {
-
 template <class B, layer_types T, class A = accumulator_t<T>>
 void linear_grpo(const linear_layer<T>& head, const policy_call<A>& call, const linear_gradients<T>& out,
                  const reference_model<T>& reference, context& ctx) {
@@ -110,9 +62,8 @@ void linear_grpo(const linear_layer<T>& head, const policy_call<A>& call, const 
   policy_coefficients<A> coefficients{losses, tokens, logp, reference_logp, u, upstream};
   kernel_for<op::fused_linear_grpo, B>::template forward<B, T>(
       sequence_call<T>{head, out, other, tokens, opt.temperature, coefficients}, ctx);
-  losses.evaluate(logp, {to.loss, to.metrics, partial}, ctx);
+  losses.template evaluate<B>(logp, {to.loss, to.metrics, partial}, ctx);
 }
-
 }  // namespace TIGON_ABI
 }  // namespace detail
 
@@ -147,6 +98,17 @@ void linear_grpo(const linear_layer<T>& head, const policy_call<A>& call, const 
 ///            write.
 /// Max error  loss 4e-7, in bf16 too, gradients f32 1e-5, bf16 8e-3 of |reference| + its root mean square
 ///            (tests/losses/fused_linear_grpo_test.cpp).
+///
+/// ```cpp
+/// std::vector<float> x(4 * 16, 0.5f), w(100 * 16, 0.1f), dx(x), dw(w), loss(1);
+/// const std::vector<std::int64_t> tokens{1, 2, 3, 4};  // two sequences
+/// const tigon::matrix_view target(tokens.data(), 2, 2);
+/// const auto rows = [](auto& v) { return tigon::matrix_view(v.data(), v.size() / 16, 16); };
+/// const tigon::linear_layer layer{rows(x), rows(w)};
+/// const tigon::linear_gradients gradients{rows(dx), rows(dw)};
+/// const std::vector<float> advantages{1, -1};
+/// tigon::fused_linear_grpo_forward(layer, {target, advantages}, {loss}, gradients, {.beta = 0});
+/// ```
 template <class B = default_backend, class T>
 void fused_linear_grpo_forward(const linear_layer<T>& layer,
                                const std::type_identity_t<policy_batch<accumulator_t<T>>>& batch,

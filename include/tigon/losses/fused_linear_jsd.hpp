@@ -3,15 +3,9 @@
 #ifndef TIGON_LOSSES_FUSED_LINEAR_JSD_HPP
 #define TIGON_LOSSES_FUSED_LINEAR_JSD_HPP
 
-#include <tigon/losses/fused_linear_jsd_distillation.hpp>
+#include <tigon/losses/divergence/fused_linear_jsd_kernel.hpp>
 
 namespace tigon {
-
-namespace op {
-struct fused_linear_jsd {
-  static constexpr std::string_view name = "fused_linear_jsd";
-};
-}  // namespace op
 
 /// fused_linear_jsd_distillation without its hard part: labels, if there are any, only say which rows count.
 ///
@@ -21,49 +15,18 @@ struct fused_linear_jsd {
 /// counts if its label is not ignore_index. The loss is one number. Throws no index.
 /// Workspace: fused_linear_distillation_workspace. Max error as there
 /// (tests/losses/fused_linear_distillation_test.cpp).
-struct fused_linear_jsd_options {
-  double beta = 0.5;       ///< in [0, 1]
-  double temperature = 1;  ///< from 1e-30 to 1e30
-  std::int64_t ignore_index = -100;
-  teacher_padding padding = teacher_padding::neg_inf;
-  double denominator = 0;  ///< n, for a batch in several calls; 0: count
-  double upstream = 1;     ///< gradients of forward are those of the loss times this
-};
-
-namespace detail {
-inline namespace TIGON_ABI {
-inline fused_linear_jsd_distillation_options distillation_options(const fused_linear_jsd_options& opt) {
-  return {{.weight_hard = 0,
-           .weight_soft = 1,
-           .temperature = opt.temperature,
-           .ignore_index = opt.ignore_index,
-           .padding = opt.padding,
-           .denominator = opt.denominator,
-           .upstream = opt.upstream},
-          opt.beta};
-}
-}  // namespace TIGON_ABI
-}  // namespace detail
-
-template <>
-struct kernel<op::fused_linear_jsd, backends::generic> {
-  template <class>
-  using saved = no_state;
-
-  template <backend B, layer_types T, token_id I>
-  static void forward(detail::distillation_call<T> t, const I* labels, fused_linear_jsd_options opt,
-                      detail::distillation_rows<accumulator_t<T>> rows, context& ctx) {
-    kernel_for<op::fused_linear_jsd_distillation, B>::template forward<B, T, I>(
-        t, labels, detail::distillation_options(opt), rows, ctx);
-  }
-
-  template <backend B, layer_types T, token_id I>
-  static void backward(detail::distillation_call<T> t, const I* labels, fused_linear_jsd_options opt,
-                       detail::distillation_rows<accumulator_t<T>> rows, context& ctx) {
-    kernel_for<op::fused_linear_jsd_distillation, B>::template backward<B, T, I>(
-        t, labels, detail::distillation_options(opt), rows, ctx);
-  }
-};
+///
+/// ```cpp
+/// std::vector<float> x(4 * 16, 0.5f), w(100 * 16, 0.1f), dx(x), dw(w), loss(1);
+/// const std::vector<std::int64_t> target{1, -100, 3, 99};
+/// const auto rows = [](auto& v) { return tigon::matrix_view(v.data(), v.size() / 16, 16); };
+/// const tigon::linear_layer layer{rows(x), rows(w)};
+/// const tigon::linear_gradients gradients{rows(dx), rows(dw)};
+/// const tigon::linear_layer teacher = layer;
+/// tigon::fused_linear_jsd_forward(layer, teacher, target, loss, gradients);
+/// tigon::fused_linear_jsd_backward(layer, teacher, target, 2, gradients);  // for a gradient of the loss of 2
+/// ```
+struct fused_linear_jsd_options;
 
 /// The loss and the student's gradients in one call. See fused_linear_jsd_options for the contract.
 template <class B = default_backend, class T, class Labels = absent_t>
@@ -100,5 +63,9 @@ void fused_linear_jsd_backward(const linear_layer<T>& student,
 }
 
 }  // namespace tigon
+
+#include <tigon/losses/fused_linear_jsd_distillation.hpp>  // the doors beside these, for callers
+
+#include <tigon/backend/select.hpp>
 
 #endif  // TIGON_LOSSES_FUSED_LINEAR_JSD_HPP

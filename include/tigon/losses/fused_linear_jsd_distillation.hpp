@@ -2,17 +2,9 @@
 #ifndef TIGON_LOSSES_FUSED_LINEAR_JSD_DISTILLATION_HPP
 #define TIGON_LOSSES_FUSED_LINEAR_JSD_DISTILLATION_HPP
 
-#include <tigon/losses/fused_linear_distillation.hpp>
-#include <tigon/losses/parts/divergence_contract.hpp>
-#include <tigon/simd/math/divergence.hpp>
+#include <tigon/losses/divergence/fused_linear_jsd_distillation_kernel.hpp>
 
 namespace tigon {
-
-namespace op {
-struct fused_linear_jsd_distillation {
-  static constexpr std::string_view name = "fused_linear_jsd_distillation";
-};
-}  // namespace op
 
 /// fused_linear_distillation with, for P = softmax(t_i / temperature) of the teacher, Q = softmax(z_i / temperature)
 /// and M = beta P + (1 - beta) Q,
@@ -21,83 +13,18 @@ struct fused_linear_jsd_distillation {
 ///
 /// Everything else as fused_linear_distillation_options. Edges: soft is inf where KL(P || Q) or KL(Q || P) is; there is
 /// no factor temperature^2.
-struct fused_linear_jsd_distillation_options {
-  fused_linear_distillation_options distillation;
-  double beta = 0.5;  ///< in [0, 1]
-};
-
-/// The soft loss: `Divergence` is one of divergence.hpp.
-template <class A, class Divergence>
-struct jsd_soft {
-  static constexpr bool takes_neg_inf = true;
-  Divergence divergence;
-  detail::tempered<A> by;
-
-  jsd_soft(Divergence of, double temperature) : divergence(of), by(temperature) {}
-
-  struct terms {
-    Divergence divergence;
-    detail::tempered<A> by;
-    detail::log_sum<A> student, teacher;
-    A shift;
-
-    template <class V>
-    TIGON_INLINE simd::divergence_terms<V> of(V v, V t) const {
-      return divergence(log_of(v, student), log_of(t, teacher), shift);
-    }
-    /// log softmax(z / temperature): one rounding where 1 / temperature is a number of A.
-    template <class V>
-    TIGON_INLINE V log_of(V z, const detail::log_sum<A>& of_row) const {
-      return by.distance(z - V(of_row.top), of_row.tail);
-    }
-    template <class V>
-    TIGON_INLINE pack<V, 4> operator()(V v, V t) const {
-      const auto d = of(v, t);
-      return {{d.qc, d.q, d.value, d.qc}};
-    }
-    TIGON_INLINE soft_loss_row<A> finish(A value, A of_u) const {
-      return {value, -of_u, -divergence.weight * by.inverse};
-    }
-  };
-  template <class Row>
-  TIGON_INLINE terms operator()(Row row, vector_view<A> z, vector_view<A> teacher) const {
-    terms of_row{divergence, by, detail::log_sum_of(row, z, by), detail::log_sum_of(row, teacher, by), A(0)};
-    // One column has more than four fifths of Q. Its c comes from the lanes that the row goes through.
-    if (of_row.student.d < A(0.25)) {
-      const A top = of_row.student.top, lowest = std::numeric_limits<A>::lowest();
-      const A of_teacher = row.max(reads(z, teacher), [=](auto v, auto t) {
-        using V = decltype(v);
-        return select(v == V(top), t, V(lowest));
-      });
-      const A c = row.part(0, 1).sum(reads(z, constant(top), constant(of_teacher)),
-                                     [=](auto, auto v, auto t) { return of_row.of(v, t).c; });
-      if (math::abs(c) <= std::numeric_limits<A>::max()) of_row.shift = c;
-    }
-    return of_row;
-  }
-};
-
-template <>
-struct kernel<op::fused_linear_jsd_distillation, backends::generic> {
-  template <class>
-  using saved = no_state;
-
-  template <backend B, layer_types T, token_id I>
-  static void forward(detail::distillation_call<T> t, const I* target, fused_linear_jsd_distillation_options opt,
-                      detail::distillation_rows<accumulator_t<T>> rows, context& ctx) {
-    using A = accumulator_t<T>;
-    simd::with_divergence<A>(opt.beta, [&](auto divergence) {
-      kernel_for<op::fused_linear_distillation, B>::template forward<B, T, I>(
-          t, target, jsd_soft<A, decltype(divergence)>(divergence, opt.distillation.temperature), rows, ctx);
-    });
-  }
-
-  template <backend B, layer_types T, token_id I>
-  static void backward(detail::distillation_call<T> t, const I* target, fused_linear_jsd_distillation_options opt,
-                       detail::distillation_rows<accumulator_t<T>> rows, context& ctx) {
-    forward<B, T, I>(t, target, opt, rows, ctx);
-  }
-};
+///
+/// ```cpp
+/// std::vector<float> x(4 * 16, 0.5f), w(100 * 16, 0.1f), dx(x), dw(w), loss(1);
+/// const std::vector<std::int64_t> target{1, -100, 3, 99};
+/// const auto rows = [](auto& v) { return tigon::matrix_view(v.data(), v.size() / 16, 16); };
+/// const tigon::linear_layer layer{rows(x), rows(w)};
+/// const tigon::linear_gradients gradients{rows(dx), rows(dw)};
+/// const tigon::linear_layer teacher = layer;
+/// tigon::fused_linear_jsd_distillation_forward(layer, teacher, target, {loss}, gradients);
+/// tigon::fused_linear_jsd_distillation_backward(layer, teacher, target, 2, gradients);
+/// ```
+struct fused_linear_jsd_distillation_options;
 
 /// Losses and gradients in one call. See fused_linear_jsd_distillation_options and fused_linear_distillation_options
 /// for the contract.
@@ -136,5 +63,9 @@ void fused_linear_jsd_distillation_backward(const linear_layer<T>& student,
 }
 
 }  // namespace tigon
+
+#include <tigon/losses/fused_linear_distillation.hpp>  // the doors beside these, for callers
+
+#include <tigon/backend/select.hpp>
 
 #endif  // TIGON_LOSSES_FUSED_LINEAR_JSD_DISTILLATION_HPP

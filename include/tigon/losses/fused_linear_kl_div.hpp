@@ -2,118 +2,71 @@
 #ifndef TIGON_LOSSES_FUSED_LINEAR_KL_DIV_HPP
 #define TIGON_LOSSES_FUSED_LINEAR_KL_DIV_HPP
 
-#include <tigon/losses/parts/fused_linear_kl_div_contract.hpp>
-#include <tigon/losses/parts/kl_div_program.hpp>
-#include <tigon/losses/parts/row_softmax.hpp>
+#include <tigon/core/arguments.hpp>
+#include <tigon/losses/divergence/fused_linear_kl_div_kernel.hpp>
 
 namespace tigon {
 
-template <>
-struct kernel<op::fused_linear_kl_div, backends::generic> {
-  template <class>
-  using saved = no_state;
-
-  /// Losses and gradients in one pass over the rows that count; the gradients times `factor`. loss: of these rows.
-  template <backend B, layer_types T>
-  static void forward(const detail::linear_kl_div<T>& t, double* loss, double factor,
-                      const fused_linear_kl_div_options& opt, context& ctx) {
-    using A = accumulator_t<T>;
-    const std::size_t all = t.head.x.rows, hidden = t.head.x.cols, vocab = t.head.w.rows;
-    const detail::kept_chunk chunk =
-        detail::chunk_of<T>(t.kept, detail::chunk_rows<B, A>(all, hidden, vocab, ctx), all,
-                            detail::bytes_of_row<T>(hidden, vocab), t.out.dx.data != nullptr);
-    workspace::frame frame(ctx.workspace());
-    A* logits = frame.template take<A>(chunk.rows * vocab);
-    detail::kept_linear<B, T> layer(frame, t.head, t.out, t.kept, chunk, t.out.dx, ctx);
-    detail::for_chunks(t.kept.n, chunk.rows, [&](std::size_t begin, std::size_t n) {
-      const matrix_view<A> z(logits, n, vocab);
-      const bool whole = t.kept.all();
-      const detail::kl_div_rows<A> of{loss + begin,
-                                      whole ? nullptr : t.kept.row + begin,
-                                      std::max(static_cast<A>(opt.eps), std::numeric_limits<A>::min()),
-                                      static_cast<A>(1 / opt.temperature),
-                                      static_cast<A>(factor / opt.temperature),
-                                      t.out.any()};
-      const auto part = [=](auto m) { return m.data == nullptr || !whole ? m : m.rows_from(begin, n); };
-      layer.logits(begin, z);
-      if (opt.log_target)
-        chunk_rows<row_backend<B>, true, input_t<T>, A>(z, part(t.teacher), part(t.elements), part(t.upstream), of,
-                                                        ctx);
-      else
-        chunk_rows<row_backend<B>, false, input_t<T>, A>(z, part(t.teacher), part(t.elements), part(t.upstream), of,
-                                                         ctx);
-      if (t.out.any()) layer.backward(begin, z);
-    });
-    layer.finish();
-    detail::clear_other_rows(t.elements, t.kept, ctx);
-  }
-
-  /// The gradients, from logits that are computed again.
-  template <backend B, layer_types T>
-  static void backward(const detail::linear_kl_div<T>& t, double* loss, double factor,
-                       const fused_linear_kl_div_options& opt, context& ctx) {
-    forward<B, T>(t, loss, factor, opt, ctx);
-  }
-
-  /// Losses of a chunk, and D over its logits.
-  template <backend B, bool Log, element T, class A>
-  static void chunk_rows(matrix_view<A> z, matrix_view<const T> all_teachers,
-                         matrix_view<accumulator_t<T>> all_elements, matrix_view<const accumulator_t<T>> upstreams,
-                         detail::kl_div_rows<A> of, context& ctx) {
-    const detail::kl_div_program<Log, A> program{of.lowest, A(0)};
-    for_rows_with_scratch<B, A>(ctx, z.rows, z.cols, 1, [=] TIGON_FN(auto row) {
-      // As a vector: what is written in place is not streamed.
-      const vector_view<A> v{z.row(row.i), row.cols}, e = row.scratch(0);
-      const auto teacher = detail::moved_to(all_teachers, of.row, row.i);
-      const auto elements = detail::moved_to(all_elements, of.row, row.i);
-      const auto upstream = detail::moved_to(upstreams, of.row, row.i);
-      const A top = row.max(reads(v), [](auto s) { return s; });
-      const A sum = row.map_sum(reads(v), writes(e), [=](auto s) {
-        const auto p = exp_nonpositive((s - top) * of.inverse);
-        return pack{p, p};
-      });
-      A d = sum - A(1);
-      if (d < A(1)) d = detail::sum_without_one(row, e);
-      const A tail = math::log1p(d);
-      // g P takes the place of the logits.
-      const auto loss_of = [=](auto s, auto t) {
-        return program.map(fma(s - top, decltype(s)(of.inverse), decltype(s)(-tail)), t);
-      };
-      A loss(0), mass(0);
-      if (elements.data != nullptr) {
-        const auto sums = row.map_sum(reads(v, teacher), writes(v, elements), [=](auto s, auto t) {
-          const auto l = loss_of(s, t), p = detail::teacher_probability<Log>(t);
-          return pack{p, l, p};
-        });
-        mass = sums;
-      } else if (upstream.data != nullptr) {
-        mass = row.map_sum(reads(v, teacher, upstream), writes(v), [=](auto, auto t, auto g) {
-          const auto p = g * detail::teacher_probability<Log>(t);
-          return pack{p, p};
-        });
-      } else {
-        const auto sums = row.map_sum(reads(v, teacher), writes(v), [=](auto s, auto t) {
-          const auto p = detail::teacher_probability<Log>(t);
-          return pack{p, loss_of(s, t), p};
-        });
-        loss = sums[0], mass = sums[1];
-      }
-      if (row.first()) of.loss[row.i] = static_cast<double>(loss);
-      if (!of.gradient) return;
-      const A of_q = of.factor * mass / (A(1) + d), of_p = of.factor;
-      row.map(reads(e, v), writes(v),
-              [=](auto q, auto p) { return normal_or_zero(fnma(p, decltype(p)(of_p), q * of_q)); });
-    });
-  }
-};
+/// kl_div of a teacher's probabilities that were made before, P = teacher or exp(teacher) with log_target, from those of
+/// a linear layer, a chunk of rows at a time. With s = (x w^T + bias) / temperature, y = log softmax(s), Q = exp(y):
+///
+///   loss_ij = P (log max(P, eps) - y),   loss = c sum loss_ij
+///   D_j     = c / temperature (Q_j sum_k g P_k - g P_j)        g: upstream of the loss, or of each element
+///   dx = D w,   dw = D^T x,   db[j] = sum_i D[i,j]
+///   c = 1 / n (batchmean), 1 / (n vocab) (mean), 1 (sum, none)            n = number of kept rows
+///
+/// Formula    docs/formulas/divergences.md. Rows of P need not sum to 1.
+/// Shapes     x, dx [rows, hidden]; w, dw [vocab, hidden]; bias, dbias [vocab], or none; teacher [rows, vocab]; labels
+///            [rows] or `absent`; loss and upstream [1], with reduction none [rows, vocab]. vocab >= 1; rows and hidden
+///            may be 0.
+/// Types      x, w, bias, their gradients and teacher of one type, f32, bf16, f16 or f64; loss and upstream f32 (f64 for
+///            f64); labels std::int32_t or std::int64_t.
+///            With linear_types x, dx and teacher have one, w and bias one, their gradients one (no f64), and each its
+///            own error.
+/// Precision  logits, D and the sums of dw and db over all chunks in f32 (f64 for f64), totals in f64; one rounding at
+///            each output. A call of at most 8 rows in f32 is f64 throughout
+///            (docs/formulas/fused_linear_cross_entropy.md, few rows).
+/// Options    backward: as in forward.
+/// Writes     loss, dx, dw, dbias; a gradient whose view has no memory is not computed. dw and dbias are added to with
+///            gradient::accumulate. Labels are no indices: every value is legal.
+/// Ignored    a row whose label is ignore_index is neither read, nor its teacher, nor its upstream gradients, nor
+///            multiplied; its losses and dx are 0. The bits of a row's losses and dx do not depend on which other rows
+///            count, where they stand and how many there are, unless a mean divides by their number. dw and dbias have the
+///            same bits for the same rows in the same order, wherever ignored rows stand between them, in calls of as
+///            many rows, both with dx or both without.
+/// Aliasing   none: any layout in which no written element is shared.
+/// Memory     chunk * vocab logits in f32, by default at most 64 MiB (B::chunk), D over them; for 16-bit w also an f32
+///            dw; see fused_linear_kl_div_workspace. w may come packed (linear_layer). A call of at most 8 rows in f32 has
+///            these numbers in f64, of all rows at a time.
+/// Threads    the same bits for any number of them.
+/// Throws     tigon::error: shape, stride, alias, argument (a number outside option_range), workspace; before the first
+///            write.
+/// Edges      no kept row: loss 0, gradients 0. P = 0 adds 0, also where a logit is -inf; P > 0 there makes the loss inf
+///            and leaves D finite. NaN or +inf in a row of logits: that row is NaN. P < 0 or NaN: the loss is NaN.
+///            exp(teacher) below the smallest normal f32 (f64) counts as 0. A D below that number is taken as 0.
+/// Max error  loss 4e-7 of sum P (|log P| + |y|), c times that over all elements, where sums are f32, in bf16 too; with
+///            reduction none 1e-6, and gradients f32 1e-5, bf16 8e-3, of |reference| + its root mean square;
+///            of at most 8 rows of f32 loss and gradients within 2.4e-7 of their L2 norms
+///            (tests/losses/fused_linear_kl_div_test.cpp).
+///
+/// ```cpp
+/// std::vector<float> x(4 * 16, 0.5f), w(100 * 16, 0.1f), dx(x), dw(w), loss(1), upstream(1, 2);
+/// const std::vector<std::int64_t> target{1, -100, 3, 99};
+/// const auto rows = [](auto& v) { return tigon::matrix_view(v.data(), v.size() / 16, 16); };
+/// const tigon::linear_layer layer{rows(x), rows(w)};
+/// const tigon::linear_gradients gradients{rows(dx), rows(dw)};
+/// const std::vector<float> teacher(4 * 100, 0.01f);
+/// const tigon::matrix_view probs(teacher.data(), 4, 100);
+/// tigon::fused_linear_kl_div_forward(layer, probs, std::span(target), loss, gradients);
+/// tigon::fused_linear_kl_div_backward(layer, probs, std::span(target), upstream, gradients);
+/// ```
+struct fused_linear_kl_div_options;
 
 namespace detail {
 inline namespace TIGON_ABI {
-
 /// Whether calls of few rows are computed in f64.
 template <class B, layer_types T>
 inline constexpr bool few_kl_div_in_f64 = few_rows_in_f64<B, T, op::fused_linear_kl_div>;
-
 }  // namespace TIGON_ABI
 }  // namespace detail
 
@@ -136,7 +89,6 @@ std::size_t fused_linear_kl_div_workspace(std::size_t rows, std::size_t hidden, 
 
 namespace detail {
 inline namespace TIGON_ABI {
-
 /// Checks and the call that forward and backward share; backward has an upstream gradient and no loss.
 template <class B, layer_types T, class Labels>
 void run_linear_kl_div(std::string_view name, linear_kl_div<T> t, matrix_view<accumulator_t<T>> loss,
@@ -185,7 +137,6 @@ void run_linear_kl_div(std::string_view name, linear_kl_div<T> t, matrix_view<ac
                                           t.upstream, t.kept});
   run(t);
 }
-
 }  // namespace TIGON_ABI
 }  // namespace detail
 
@@ -215,5 +166,7 @@ void fused_linear_kl_div_backward(const linear_layer<T>& layer, in_matrix<input_
 }  // namespace tigon
 
 #include <tigon/losses/cross_entropy.hpp>  // the doors beside these, for callers
+
+#include <tigon/backend/select.hpp>
 
 #endif  // TIGON_LOSSES_FUSED_LINEAR_KL_DIV_HPP

@@ -2,15 +2,9 @@
 #ifndef TIGON_LOSSES_FUSED_LINEAR_KTO_HPP
 #define TIGON_LOSSES_FUSED_LINEAR_KTO_HPP
 
-#include <tigon/losses/fused_linear_unpaired_preference.hpp>
+#include <tigon/losses/sequence/fused_linear_kto_kernel.hpp>
 
 namespace tigon {
-
-namespace op {
-struct fused_linear_kto {
-  static constexpr std::string_view name = "fused_linear_kto";
-};
-}  // namespace op
 
 /// Kahneman-Tversky optimisation on sequences that are desirable (g = 1) or not (g = -1):
 ///
@@ -18,15 +12,19 @@ struct fused_linear_kto {
 ///
 /// with s(x) = 1 / (1 + e^-x). kl is a constant: one number for the batch, one a sequence, or none. Everything else as
 /// unpaired_options has it. Ethayarajh et al., 2024.
-struct fused_linear_kto_options {
-  unpaired_options sequences{};
-  double beta = 0.1;  ///< above 0
-  double desirable_weight = 1, undesirable_weight = 1;
-  bool average_log_prob = false;
-};
-
-template <>
-struct kernel<op::fused_linear_kto, backends::generic> : detail::unpaired_kernel {};
+///
+/// ```cpp
+/// std::vector<float> x(4 * 16, 0.5f), w(100 * 16, 0.1f), dx(x), dw(w), loss(1);
+/// const std::vector<std::int64_t> tokens{1, 2, 3, -100};  // two sequences
+/// const tigon::matrix_view target(tokens.data(), 2, 2);
+/// const auto rows = [](auto& v) { return tigon::matrix_view(v.data(), v.size() / 16, 16); };
+/// const tigon::linear_layer layer{rows(x), rows(w)};
+/// const tigon::linear_gradients gradients{rows(dx), rows(dw)};
+/// const std::vector<std::uint8_t> desirable{1, 0};
+/// const std::vector<float> kl(1);
+/// tigon::fused_linear_kto_forward(layer, {target, desirable}, kl, {loss}, gradients);
+/// ```
+struct fused_linear_kto_options;
 
 /// Loss, results and all gradients in one call. See fused_linear_kto_options for the contract; kl is one number, one a
 /// sequence, or without memory.
@@ -55,6 +53,8 @@ void fused_linear_kto_forward(const linear_layer<T>& layer, const unpaired_batch
 }
 
 }  // namespace tigon
+
+#include <tigon/losses/fused_linear_unpaired_preference.hpp>  // the doors beside these, for callers
 
 #include <tigon/backend/select.hpp>
 

@@ -2,15 +2,9 @@
 #ifndef TIGON_LOSSES_FUSED_LINEAR_ORPO_HPP
 #define TIGON_LOSSES_FUSED_LINEAR_ORPO_HPP
 
-#include <tigon/losses/fused_linear_preference.hpp>
+#include <tigon/losses/sequence/fused_linear_orpo_kernel.hpp>
 
 namespace tigon {
-
-namespace op {
-struct fused_linear_orpo {
-  static constexpr std::string_view name = "fused_linear_orpo";
-};
-}  // namespace op
 
 /// Odds-ratio preference optimisation on pairs of sequences, without a reference: with means c and r over tokens,
 ///
@@ -19,38 +13,17 @@ struct fused_linear_orpo {
 ///
 /// Everything else as preference_options has it. 1 - e^c is -expm1(c), and at least the smallest normal f32, so that a
 /// sequence of probability 1 gives finite numbers. Hong et al., 2024.
-struct fused_linear_orpo_options {
-  preference_options pairs{};
-  double beta = 0.1;  ///< above 0
-  bool compute_nll_loss = true;
-};
-
-namespace detail {
-inline namespace TIGON_ABI {
-
-struct orpo_pair {
-  double beta;
-
-  pair_value operator()(const preference_pair& p) const {
-    const auto rest = [](double logp) {
-      return std::max(-std::expm1(logp), double{std::numeric_limits<float>::min()});
-    };
-    const double c = rest(p.chosen), r = rest(p.rejected);
-    // log(1 - e^x) from the side on which nothing cancels.
-    const auto log_rest = [](double logp, double one_minus) {
-      return one_minus < 0.5 ? std::log(one_minus) : std::log1p(-std::exp(logp));
-    };
-    const double odds = p.chosen - p.rejected - (log_rest(p.chosen, c) - log_rest(p.rejected, r));
-    const double against = c + std::exp(p.chosen - p.rejected) * r;  // c / (1 + e^odds) is its share
-    return {beta * softplus(-odds), -beta / against, beta * (c / against) / r, {-softplus(-odds), odds}};
-  }
-};
-
-}  // namespace TIGON_ABI
-}  // namespace detail
-
-template <>
-struct kernel<op::fused_linear_orpo, backends::generic> : detail::pair_kernel {};
+///
+/// ```cpp
+/// std::vector<float> x(4 * 16, 0.5f), w(100 * 16, 0.1f), dx(x), dw(w), loss(1);
+/// const std::vector<std::int64_t> tokens{1, 2, 3, -100};  // a chosen sequence, then a rejected one
+/// const tigon::matrix_view target(tokens.data(), 2, 2);
+/// const auto rows = [](auto& v) { return tigon::matrix_view(v.data(), v.size() / 16, 16); };
+/// const tigon::linear_layer layer{rows(x), rows(w)};
+/// const tigon::linear_gradients gradients{rows(dx), rows(dw)};
+/// tigon::fused_linear_orpo_forward(layer, {target}, {loss}, gradients);
+/// ```
+struct fused_linear_orpo_options;
 
 /// Loss, results and all gradients in one call. See fused_linear_orpo_options
 /// for the contract.
@@ -68,6 +41,8 @@ void fused_linear_orpo_forward(const linear_layer<T>& layer, const preference_ba
 }
 
 }  // namespace tigon
+
+#include <tigon/losses/fused_linear_preference.hpp>  // the doors beside these, for callers
 
 #include <tigon/backend/select.hpp>
 

@@ -2,15 +2,9 @@
 #ifndef TIGON_LOSSES_FUSED_LINEAR_SIMPO_HPP
 #define TIGON_LOSSES_FUSED_LINEAR_SIMPO_HPP
 
-#include <tigon/losses/fused_linear_cpo.hpp>
+#include <tigon/losses/sequence/fused_linear_simpo_kernel.hpp>
 
 namespace tigon {
-
-namespace op {
-struct fused_linear_simpo {
-  static constexpr std::string_view name = "fused_linear_simpo";
-};
-}  // namespace op
 
 /// Simple preference optimisation on pairs of sequences: CPO of means over tokens, with a margin and without a
 /// reference.
@@ -18,16 +12,17 @@ struct fused_linear_simpo {
 ///   u = beta (c - r) - gamma,   f = (1 - e) log(1 + e^-u) + e log(1 + e^u)          e = label_smoothing
 ///
 /// Everything else as preference_options has it; rewards do not contain the margin. Meng et al., 2024.
-struct fused_linear_simpo_options {
-  preference_options pairs{};
-  double beta = 0.1;  ///< above 0
-  double gamma = 0.5;
-  double label_smoothing = 0;  ///< in [0, 1]
-  bool compute_nll_loss = false;
-};
-
-template <>
-struct kernel<op::fused_linear_simpo, backends::generic> : detail::pair_kernel {};
+///
+/// ```cpp
+/// std::vector<float> x(4 * 16, 0.5f), w(100 * 16, 0.1f), dx(x), dw(w), loss(1);
+/// const std::vector<std::int64_t> tokens{1, 2, 3, -100};  // a chosen sequence, then a rejected one
+/// const tigon::matrix_view target(tokens.data(), 2, 2);
+/// const auto rows = [](auto& v) { return tigon::matrix_view(v.data(), v.size() / 16, 16); };
+/// const tigon::linear_layer layer{rows(x), rows(w)};
+/// const tigon::linear_gradients gradients{rows(dx), rows(dw)};
+/// tigon::fused_linear_simpo_forward(layer, target, {loss}, gradients);
+/// ```
+struct fused_linear_simpo_options;
 
 /// Loss, results and all gradients in one call. See fused_linear_simpo_options
 /// for the contract.
@@ -47,6 +42,8 @@ void fused_linear_simpo_forward(const linear_layer<T>& layer, const token_ids& t
 }
 
 }  // namespace tigon
+
+#include <tigon/losses/fused_linear_cpo.hpp>  // the doors beside these, for callers
 
 #include <tigon/backend/select.hpp>
 

@@ -2,128 +2,55 @@
 #ifndef TIGON_LOSSES_FUSED_LINEAR_UNPAIRED_PREFERENCE_HPP
 #define TIGON_LOSSES_FUSED_LINEAR_UNPAIRED_PREFERENCE_HPP
 
-#include <tigon/losses/parts/sequence.hpp>
-#include <tigon/losses/parts/unpaired_preference_contract.hpp>
+#include <tigon/losses/sequence/fused_linear_unpaired_preference_kernel.hpp>
 
 namespace tigon {
 
-namespace detail {
-inline namespace TIGON_ABI {
-
-using unpaired_kernel = named_sequence_kernel<op::fused_linear_unpaired_preference>;
-
-}  // namespace TIGON_ABI
-}  // namespace detail
-
-template <>
-struct kernel<op::fused_linear_unpaired_preference, backends::generic> : detail::sequence_kernel {};
-
-/// Bytes of workspace that the forward of any unpaired loss takes for a call with all gradients, or those of x alone,
-/// all results and a bias;
-/// with a reference layer if reference_hidden is not 0.
-template <class B = default_backend, class T>
-std::size_t fused_linear_unpaired_preference_workspace(std::size_t sequences, std::size_t length, std::size_t hidden,
-                                                       std::size_t vocab, std::size_t reference_hidden = 0,
-                                                       const context& ctx = default_context(),
-                                                       parameters of = parameters::trained) {
-  return detail::sequence_workspace<B, T>(sequences, 1, length, hidden, vocab, reference_hidden, {false, of}, ctx) +
-         detail::logit_sums<T>::bytes(hidden);
-}
-
-namespace detail {
-inline namespace TIGON_ABI {
-
-/// An unpaired loss with the numbers it needs.
-struct unpaired_terms {
-  sequence_loss f;
-  double beta;
-  bool average;
-};
-
-/// What the doors of the unpaired losses are called with.
-template <layer_types T>
-struct unpaired_arguments {
-  const linear_layer<T>& layer;
-  const unpaired_batch& batch;
-  const unpaired_results<accumulator_t<T>>& to;
-  const linear_gradients<T>& gradients;
-  const unpaired_options& opt;
-  const reference_model<T>& reference;
-  std::span<const accumulator_t<T>> kl{};  ///< of kto: one number, one a sequence, or none
-};
-
-/// What all of them do; `kernel` is the kernel of the operator.
-template <class B, layer_types T>
-void unpaired_door(std::string_view op, void (*kernel)(const sequence_call<T>&, context&), const unpaired_terms& terms,
-                   const unpaired_arguments<T>& of, context& ctx) {
-  const linear_layer<T>& head = of.layer;
-  const token_ids& target = of.batch.target;
-  const std::span<const std::uint8_t> desirable = of.batch.desirable;
-  const unpaired_results<accumulator_t<T>>& out = of.to;
-  const unpaired_options& opt = of.opt;
-  const reference_model<T>& reference = of.reference;
-  const double beta = terms.beta;
-  using A = accumulator_t<T>;
-  const std::size_t sequences = target.rows, length = target.cols;
-  arguments args(op);
-  declare_sequences<B>(args, op, head, reference, target);
-  args.in("desirable", desirable, sequences);
-  if (!of.kl.empty()) args.in("kl", of.kl, of.kl.size() == 1 ? 1 : sequences);
-  declare_gradients(args, head, of.gradients);
-  args.out("loss", out.loss, 1);
-  args.optional_out("logps", out.logps, sequences);
-  args.optional_out("rewards", out.rewards, sequences);
-  args.optional_out("chosen_logps_sum", out.chosen_logps_sum, 1);
-  args.optional_out("rejected_logps_sum", out.rejected_logps_sum, 1);
-  args.optional_out("chosen_logits_sum", out.chosen_logits_sum, 1);
-  args.optional_out("rejected_logits_sum", out.rejected_logits_sum, 1);
-  args.optional_out("chosen_rewards_sum", out.chosen_rewards_sum, 1);
-  args.optional_out("rejected_rewards_sum", out.rejected_rewards_sum, 1);
-  args.optional_out("empty_sequences", out.empty_sequences, 1);
-  args.check();
-  args.finite<A>("upstream", opt.upstream);
-  args.above_zero<A>("beta", beta);
-  args.denominator<A>(opt.denominator);
-  args.made<A>("upstream over the denominator", opt.upstream / (opt.denominator != 0 ? opt.denominator : 1));
-  expect_softcap(args, opt.softcap, "chosen_logits_sum", out.chosen_logits_sum, out.rejected_logits_sum);
-  expect_ids(op, "target", target, head.w.rows, opt.ignore_index);
-  ctx.workspace().expect(
-      op, fused_linear_unpaired_preference_workspace<B, T>(sequences, length, head.x.cols, head.w.rows,
-                                                           reference.layer.w.cols, ctx, of.gradients.of_weights()));
-
-  workspace::frame frame(ctx.workspace());
-  const sequence_tokens<A> tokens(frame, sequences, 1, length, false, reference.layer.w.data != nullptr);
-  const auto id = [&](std::size_t i) {
-    const std::int64_t t = target(i / length, i % length);
-    return t == opt.ignore_index ? -1 : t;
-  };
-  tokens.list(id, id);
-  const double count = opt.denominator != 0 ? opt.denominator : static_cast<double>(sequences);
-  unpaired_losses<A> losses{{tokens, target, opt.ignore_index, terms.average, reference.logps},
-                            desirable,
-                            terms.f,
-                            beta,
-                            count == 0 ? 0 : 1 / count,
-                            opt.upstream,
-                            out};
-  kernel({head, of.gradients, reference.layer, tokens, 1.0, losses, opt.softcap}, ctx);
-
-  const auto put = [](std::span<A> to, double v) {
-    if (to.data() != nullptr) to[0] = static_cast<A>(v);
-  };
-  put(out.loss, losses.loss);
-  put(out.chosen_logps_sum, losses.logps[1]), put(out.rejected_logps_sum, losses.logps[0]);
-  put(out.chosen_rewards_sum, losses.rewards[1]), put(out.rejected_rewards_sum, losses.rewards[0]);
-  if (out.empty_sequences.data() != nullptr) out.empty_sequences[0] = losses.empty;
-  if (out.chosen_logits_sum.data() == nullptr && out.rejected_logits_sum.data() == nullptr) return;
-  const logit_sums<T> sums(frame, head, ctx);
-  double logits[2] = {};
-  for (std::size_t b = 0; b < sequences; ++b) sums.add(b * length, length, logits[desirable[b] != 0]);
-  put(out.chosen_logits_sum, logits[1]), put(out.rejected_logits_sum, logits[0]);
-}
-
-}  // namespace TIGON_ABI
-}  // namespace detail
+/// For B sequences with a label each and token log-probabilities log p of z = x w^T + bias at the targets that are not
+/// ignore_index:
+///
+///   s_b  = sum of log p over the tokens of sequence b, or their mean (average_log_prob);   s0: the reference's, or 0
+///   loss = 1/B sum_b f(s_b, s_b - s0_b, desirable_b)
+///   D_tj = u_t ([j = target_t] - p_tj),   u = f' / B / tokens,   dx = D w, dw = D^T x, db = sum D
+///   with a softcap p is of s = softcap tanh(z / softcap), and D_tj is times 1 - (s_tj / softcap)^2
+///
+/// Formula    docs/formulas/preference.md.
+/// Shapes     x, dx [B len, hidden], row b * len + t for token t of sequence b; target [B, len]; desirable [B]; w, dw
+///            [vocab, hidden]; bias, dbias [vocab], or none; reference_model and unpaired_results as there.
+///            vocab >= 1; B may be 0.
+/// Types      x, w, bias, their gradients and the reference of one type, f32, bf16, f16 or f64; loss and results f32
+///            (f64 for f64); target std::int32_t or std::int64_t; desirable std::uint8_t, 0 or not.
+///            With linear_types x and dx have one, w and bias one, their gradients one (no f64), and each its own
+///            error.
+/// Precision  as a loss on pairs.
+/// Writes     loss, the results that have memory, dx, dw, dbias; a gradient whose view has no memory is not computed.
+///            dw and dbias are added to with gradient::accumulate. Rows that no target counts are not read, unless sums
+///            of logits are requested; their dx is 0.
+/// Aliasing   none: any layout in which no written element is shared.
+/// Memory     as a loss on pairs; see fused_linear_unpaired_preference_workspace.
+/// Throws     tigon::error: shape, stride, alias, argument (a number outside option_range, sums of logits with a
+///            softcap), workspace, and index (in every build) for a target outside [0, vocab) that is not ignore_index;
+///            before the first write.
+/// Edges      B = 0: loss 0, gradients 0. A sequence without a token that counts: log-probability 0, no gradient,
+///            counted in empty_sequences. NaN or +inf in a row of logits: its sequence, and the loss, are NaN.
+/// Max error  loss and results 2e-7, in bf16 too, gradients f32 2e-6, bf16 8e-3 of |reference| + their root mean
+///            square (tests/losses/fused_linear_kto_test.cpp).
+///
+/// ```cpp
+/// std::vector<float> x(4 * 16, 0.5f), w(100 * 16, 0.1f), dx(x), dw(w), loss(1);
+/// const std::vector<std::int64_t> tokens{1, 2, 3, -100};  // two sequences
+/// const tigon::matrix_view target(tokens.data(), 2, 2);
+/// const auto rows = [](auto& v) { return tigon::matrix_view(v.data(), v.size() / 16, 16); };
+/// const tigon::linear_layer layer{rows(x), rows(w)};
+/// const tigon::linear_gradients gradients{rows(dx), rows(dw)};
+/// const std::vector<std::uint8_t> desirable{1, 0};
+/// const auto likely = [](const tigon::preference_sequence& s) {
+///   const double sign = s.desirable ? 1 : -1;
+///   return tigon::sequence_value{-sign * s.logp, -sign};
+/// };
+/// tigon::fused_linear_unpaired_preference_forward(layer, {target, desirable}, likely, {loss}, gradients);
+/// ```
+struct unpaired_options;
 
 /// Loss, results and all gradients in one call. See unpaired_options for the contract; f is called once a sequence, by
 /// the calling thread. For another upstream gradient: fused_linear_backward.
@@ -143,6 +70,8 @@ void fused_linear_unpaired_preference_forward(const linear_layer<T>& layer, cons
 }
 
 }  // namespace tigon
+
+#include <tigon/losses/selective_logprob.hpp>  // the doors beside these, for callers
 
 #include <tigon/backend/select.hpp>
 

@@ -1,84 +1,56 @@
-// Policy-gradient losses of the GRPO family on given logits. No structs: what the second pass over a row multiplies with
-// is the loss of its token, from the element at the token's column, and masked rows are left before they are read.
+// Policy-gradient losses of the GRPO family on given logits.
 #ifndef TIGON_LOSSES_GRPO_LOSS_HPP
 #define TIGON_LOSSES_GRPO_LOSS_HPP
 
-#include <tigon/losses/parts/grpo_loss_contract.hpp>
+#include <tigon/core/arguments.hpp>
+#include <tigon/losses/sequence/grpo_loss_kernel.hpp>
 
 namespace tigon {
 
-template <>
-struct kernel<op::grpo_loss, backends::generic> {
-  template <class T>
-  using saved = std::span<lse_parts<accumulator_t<T>>>;
+/// Policy-gradient losses of the GRPO family. For token t of sequence b, with its log-probability logp, advantage A and
+/// mask mu, n_b = sum_t mu:
+///
+///   r = logp - old_logp (0 without old_logp, but with its gradient),   d = ref_logp - logp,   phi(d) = exp(d) - 1 - d
+///   ratio   token: rho = exp(r);  sequence: rho = exp(sum_t mu r / max(n_b, 1)) for all its tokens
+///   f       grpo, bnpo, dr_grpo, dapo, luspo: -min(min(rho, delta) A, clip(rho, 1 - epsilon_low, 1 + epsilon_high) A)
+///           cispo: -[min(rho, epsilon_high)] A logp;  sapo: -4 / tau sigmoid(tau (rho - 1)) A
+///           gmpo: -exp(sum_t mu v / max(n_b, 1)) A for all tokens, the ratio rho of their sequence,
+///           v = min(r, epsilon_high) where A >= 0, max(r, -epsilon_low) otherwise
+///           vespo: -[exp(lambda + k S - lambda exp(S))] A logp, S of the sequence;  no gradient through [ ]
+///           own: what a function of the user's own says (grpo_loss_forward_backward and fused_linear_grpo_forward
+///           with a token_loss)
+///   loss_bt = f * sampling_ratio (vespo: f) + beta K,   K = phi(d), or rho phi(d) with bias_corrected_kl
+///   loss    = sum over b, t of weight * loss_bt; weight = mu times
+///             grpo, gmpo, sapo: 1 / (batch max(n_b, 1));  bnpo: 1 / max(sum mu, 1);  dr_grpo: 1 / (batch max_length)
+///             dapo, cispo, vespo, own: 1 / denominator;  luspo: 1 / batch, or luspo_reduction
+///
+/// Formula    docs/formulas/policy.md, with every gradient. phi is a series for |d| < 1/4, where exp(d) - 1 - d
+///            cancels.
+/// Precision  f64 between log-probabilities and the loss or their gradient.
+/// Throws     tigon::error, argument: own without a function or a function without own; a scalar that is negative or 0
+///            where it may not be, or outside option_range; level sequence or a delta for cispo, sapo, vespo or gmpo,
+///            beta without reference, an advantage that is not finite.
+/// Edges      no token that counts: loss 0, gradients 0. A ratio that overflows: with A > 0 clipped, with A < 0 loss
+///            inf. NaN in a token: its loss and gradient are NaN.
+struct policy_options;
 
-  /// column: of every row of logits, negative where it is not read.
-  template <backend B, element T>
-  static void forward(in_matrix<T> logits, const std::int64_t* column, const detail::policy<accumulator_t<T>>& policy,
-                      lse_parts<accumulator_t<T>>* saved_lse, detail::policy_output<accumulator_t<T>> out,
-                      context& ctx) {
-    using A = accumulator_t<T>;
-    workspace::frame frame(ctx.workspace());
-    double* logp = frame.template take<double>(logits.rows);
-    kernel_for<op::selective_log_softmax, B>::template forward<B, T>(
-        logits, column, policy.opt.temperature, frame.template take<A>(logits.rows), saved_lse, ctx);
-    detail::log_probabilities<T>(logits, column, saved_lse, policy, logp, ctx);
-    policy.evaluate(logp, out, ctx);
-  }
-
-  template <backend B, element T>
-  static void backward(in_matrix<T> logits, const std::int64_t* column, const detail::policy<accumulator_t<T>>& policy,
-                       const lse_parts<accumulator_t<T>>* saved_lse, std::span<const accumulator_t<T>> upstream,
-                       matrix_view<T> dlogits, context& ctx) {
-    using A = accumulator_t<T>;
-    workspace::frame frame(ctx.workspace());
-    double* logp = frame.template take<double>(logits.rows);
-    A* u = frame.template take<A>(logits.rows);
-    detail::log_probabilities<T>(logits, column, saved_lse, policy, logp, ctx);
-    policy.gradient(logp, upstream, u, ctx);
-    kernel_for<op::selective_log_softmax, B>::template backward<B, T>(
-        logits, saved_lse, selected_gradient<A>{column, u}, selected_gradient<A>{}, policy.opt.temperature, dlogits,
-        ctx);
-  }
-
-  /// Both in one pass, for losses by_token(): u of a row is known as soon as its logp is. logp: of every row.
-  template <backend B, element T>
-  static void forward_backward(in_matrix<T> logits, const std::int64_t* column,
-                               const detail::policy<accumulator_t<T>>& of, const detail::policy_sequence* sequences,
-                               std::span<const accumulator_t<T>> upstream, double* logp, matrix_view<T> dlogits,
-                               context& ctx) {
-    using A = accumulator_t<T>;
-    const auto* policy = &of;
-    const double temperature = of.opt.temperature;
-    const A inverse = static_cast<A>(1 / temperature);
-    const detail::tempered<A> by(temperature);
-    const bool in_place = dlogits.data == logits.data;
-    for_rows_with_scratch<B, A>(ctx, logits.rows, logits.cols, 1, [=] TIGON_FN(auto row) {
-      A u(0);
-      lse_parts<A> lse;
-      double log_p = 0;
-      const std::int64_t k = column[row.i];
-      vector_view<A> e = row.scratch(0);
-      if constexpr (std::same_as<T, A>)
-        if (in_place) e = {dlogits.row(row.i), row.cols};
-      if (k >= 0) {
-        const A own = row.at(logits, static_cast<std::size_t>(k));
-        const A top = math::max(std::numeric_limits<A>::lowest(), row.max(reads(logits), [](auto v) { return v; }));
-        const A sum = detail::tempered_exponentials<typename B::engine>(row, e, logits, top, by);
-        lse = {top, sum - A(1)};
-        if (lse.rest < A(1)) lse.rest = detail::sum_without_one(row, e);
-        log_p = lse.log_p(own, temperature);
-        u = policy->gradient_of_token(row.i, log_p, sequences, upstream);
-      }
-      if (row.first()) logp[row.i] = log_p;
-      if (u == A(0)) return row.map(reads(constant(A(0))), writes(dlogits), [](auto zero) { return zero; });
-      const A factor = -u * inverse / (A(1) + lse.rest);
-      // The logits are an operand, because dlogits may be they: their lines are then cached and not to be streamed.
-      row.map(reads(e, logits), writes(dlogits), [=](auto p, auto) { return normal_or_zero(p * factor); });
-      if (row.first()) row.put(dlogits, static_cast<std::size_t>(k), -u * inverse * static_cast<A>(math::expm1(log_p)));
-    });
-  }
-};
+namespace detail {
+inline namespace TIGON_ABI {
+/// Declares logits and what a policy loss reads beside them.
+template <class A>
+token_rows declare_grpo(arguments& args, std::string_view op, extent logits, const policy_batch<A>& batch,
+                        const policy_options& opt, const token_loss* own = nullptr) {
+  args.at_least_one("vocab", logits.cols);
+  args.in("logits", logits);
+  return declare_policy(args, op, batch, opt, logits.rows, batch.ref_logp.data != nullptr, own);
+}
+/// The gradient of the loss, with dlogits not yet declared.
+template <class A>
+void declare_upstream(arguments& args, token_rows at, const policy_options& opt, std::span<const A> upstream) {
+  if (!upstream.empty()) args.in("upstream", upstream, opt.reduce ? 1 : at.batch * at.len);
+}
+}  // namespace TIGON_ABI
+}  // namespace detail
 
 /// Bytes of workspace that grpo_loss_forward and _backward take for so many rows of logits of so many sequences.
 template <class B = default_backend, class T>
@@ -110,6 +82,17 @@ constexpr std::size_t grpo_loss_workspace(std::size_t rows, std::size_t batch) {
 /// Throws     tigon::error: as policy_options and selective_log_softmax; before the first write.
 /// Max error  loss 1e-5, dlogits f32 1e-5, bf16 4e-3 of |reference| + its root mean square: what f32 holds of
 ///            log-probabilities (tests/losses/grpo_loss_test.cpp).
+///
+/// ```cpp
+/// std::vector<float> logits(4 * 100, 0.5f), dlogits(logits), loss(1), upstream(1, 1);
+/// std::vector<tigon::lse_parts<float>> lse(4);
+/// const std::vector<std::int64_t> tokens{1, 2, 3, 4};  // two sequences
+/// const std::vector<float> advantages{1, -1};
+/// const tigon::matrix_view in(logits.data(), 4, 100), gradient(dlogits.data(), 4, 100);
+/// const tigon::policy_batch<float> batch{tigon::matrix_view(tokens.data(), 2, 2), advantages};
+/// tigon::grpo_loss_forward(in, batch, loss, lse, {.beta = 0});
+/// tigon::grpo_loss_backward(in, batch, lse, upstream, gradient, {.beta = 0});
+/// ```
 template <class B = default_backend, class Z, class T = std::remove_const_t<Z>>
 void grpo_loss_forward(matrix_view<Z> logits, const std::type_identity_t<policy_batch<accumulator_t<T>>>& batch,
                        std::type_identity_t<std::span<accumulator_t<T>>> loss,
@@ -170,7 +153,6 @@ std::size_t grpo_loss_forward_backward_workspace(std::size_t rows, std::size_t b
 
 namespace detail {
 inline namespace TIGON_ABI {
-
 template <class B, element T, class A = accumulator_t<T>>
 void grpo_loss_at_once(matrix_view<const T> logits, const policy_call<A>& call, matrix_view<T> dlogits, context& ctx) {
   using K = kernel_for<op::grpo_loss, B>;
@@ -196,13 +178,12 @@ void grpo_loss_at_once(matrix_view<const T> logits, const policy_call<A>& call, 
       double* logp = frame.template take<double>(logits.rows);
       for (std::size_t b = 0; b < at.batch; ++b) sequences[b] = losses.sequence(b, nullptr);
       K::template forward_backward<B, T>(logits, column, losses, sequences, upstream, logp, dlogits, ctx);
-      return losses.evaluate(logp, {to.loss, to.metrics, partial}, ctx);
+      return losses.template evaluate<B>(logp, {to.loss, to.metrics, partial}, ctx);
     }
   auto* lse = frame.template take<lse_parts<A>>(logits.rows);
   K::template forward<B, T>(logits, column, losses, lse, detail::policy_output<A>{to.loss, to.metrics, partial}, ctx);
   K::template backward<B, T>(logits, column, losses, lse, upstream, dlogits, ctx);
 }
-
 }  // namespace TIGON_ABI
 }  // namespace detail
 

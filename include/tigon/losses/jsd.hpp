@@ -2,16 +2,10 @@
 #ifndef TIGON_LOSSES_JSD_HPP
 #define TIGON_LOSSES_JSD_HPP
 
-#include <tigon/losses/parts/divergence_contract.hpp>
-#include <tigon/losses/parts/jsd_program.hpp>
+#include <tigon/core/arguments.hpp>
+#include <tigon/losses/divergence/jsd_kernel.hpp>
 
 namespace tigon {
-
-namespace op {
-struct jsd {
-  static constexpr std::string_view name = "jsd";
-};
-}  // namespace op
 
 /// Divergence of teacher P = exp(teacher_log_probs) and student Q = exp(student_log_probs), M = beta P + (1 - beta) Q:
 ///
@@ -39,50 +33,14 @@ struct jsd {
 ///            dstudent f32 1e-6, bf16 4e-3 of |reference| + its root mean square (tests/losses/jsd_test.cpp).
 ///
 /// The gradient of the teacher: swap the two and take 1 - beta.
-struct jsd_options {
-  double beta = 0.5;  ///< weight of the teacher, in [0, 1]
-  std::int64_t ignore_index = -100;
-  double denominator = 0;  ///< what the loss divides by instead of n, for a batch in several calls; 0: n
-};
-
-template <>
-struct kernel<op::jsd, backends::generic> {
-  template <class T>
-  using saved = std::span<T>;  // dstudent
-
-  template <backend B, element T>
-  static void forward(in_matrix<T> student, in_matrix<T> teacher, matrix_view<T> dstudent,
-                      const detail::divergence_rows& out, double beta, context& ctx) {
-    using A = accumulator_t<T>;
-    const A scale = static_cast<A>(out.scale);
-    const auto run = [&](auto program) { forward_rows<B>(student, teacher, dstudent, out, program, ctx); };
-    if (beta == 0)
-      run(detail::forward_kl_program<A>{scale});
-    else if (beta == 1)
-      run(detail::reverse_kl_program<A>{scale});
-    else
-      simd::with_jensen_shannon<A>(beta, [&](auto divergence) {
-        run(detail::jensen_shannon_program<decltype(divergence), A>{divergence, -divergence.weight * scale});
-      });
-  }
-
-  /// dstudent = upstream * saved.
-  template <backend B, element T>
-  static void backward(in_matrix<T> saved_dstudent, accumulator_t<T> upstream, matrix_view<T> dstudent, context& ctx) {
-    detail::scale_gradient<B, T>(saved_dstudent, upstream, dstudent, ctx);
-  }
-
-  /// The loss of every row, and the gradient if there is memory for it.
-  template <backend B, element T, class Program>
-  static void forward_rows(matrix_view<const T> student, matrix_view<const T> teacher, matrix_view<T> dstudent,
-                           const detail::divergence_rows& out, Program program, context& ctx) {
-    const kept_rows kept(out.kept);
-    if (dstudent.data != nullptr)
-      reduce_map<B>(ctx, program, reads(student, teacher), reduce_writes(often_zero{dstudent}), saves(out.loss), kept);
-    else
-      reduce_map<B>(ctx, program, reads(student, teacher), saves(out.loss), kept);
-  }
-};
+///
+/// ```cpp
+/// std::vector<float> student(4 * 100, -4.6f), teacher(student), gradient(student), loss(1), upstream(1, 2);
+/// const auto rows = [](auto& v) { return tigon::matrix_view(v.data(), 4, 100); };
+/// tigon::jsd_forward(rows(student), rows(teacher), loss, rows(gradient), {.beta = 0.5});
+/// tigon::jsd_backward(rows(gradient), upstream, rows(gradient));  // for a gradient of the loss other than 1
+/// ```
+struct jsd_options;
 
 inline namespace TIGON_ABI {
 /// Bytes of workspace that jsd_forward takes.

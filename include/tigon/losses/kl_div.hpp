@@ -2,71 +2,65 @@
 #ifndef TIGON_LOSSES_KL_DIV_HPP
 #define TIGON_LOSSES_KL_DIV_HPP
 
-#include <tigon/losses/parts/kl_div_contract.hpp>
-#include <tigon/losses/parts/kl_div_program.hpp>
+#include <tigon/core/arguments.hpp>
+#include <tigon/losses/divergence/kl_div_kernel.hpp>
 
 namespace tigon {
 
-template <>
-struct kernel<op::kl_div, backends::generic> {
-  template <class>
-  using saved = no_state;  // the teacher alone
+/// Divergence of the teacher P from the student, y = student_log_probs:
+///
+///   loss_ij  = P (log max(P, eps) - y),   P = teacher, or exp(teacher) with log_target
+///   loss     = c sum loss_ij,   dstudent = -c g P          c = 1 / n (batchmean), 1 / (n vocab) (mean), 1 (sum, none)
+///   dteacher = c g (log max(P, eps) - y + [P > eps]),   c g P (teacher - y + 1) with log_target
+///
+/// Formula    docs/formulas/divergences.md. log P - y is made in one piece, without the rounding of log P.
+/// Shapes     student_log_probs, teacher, dstudent, dteacher [rows, vocab]; loss and upstream [1], with reduction none
+///            [rows, vocab]. n = rows. vocab >= 1, rows may be 0.
+/// Types      one of f32, bf16, f16, f64 for all; loss and upstream f32 (f64 for f64).
+/// Precision  f32 (f64 for f64) inside; totals in f64; one rounding at dstudent and dteacher.
+/// Options    backward: as in forward.
+/// Writes     loss, dstudent; dteacher, by kl_div_teacher_backward alone. forward makes dstudent for g = 1 in the same
+///            pass, unless its data is null.
+/// Aliasing   dstudent may be student_log_probs (forward) or teacher, dteacher either, which is then gone. Otherwise
+///            any layout in which no written element is shared.
+/// Throws     tigon::error: shape, stride, alias, argument (a number outside option_range), workspace; before the first
+///            write.
+/// Edges      no rows: loss 0. P = 0 adds 0, also where y is -inf; P > 0 there makes the loss inf and leaves the
+///            gradient finite. NaN in y or P < 0: the loss of the element; NaN in teacher: its gradient too.
+///            exp(teacher) below the smallest normal f32 (f64) counts as 0. dteacher is 0 where P is, though its limit
+///            without log_target is -inf (with eps it is log eps - y, unless y is -inf); inf where P > 0 alone.
+/// Max error  loss 1e-6 of c P (|log P| + |y|), whose two terms cancel where log P is near y, summed over all elements or,
+///            with reduction none, of one, where sums are f32; dstudent f32 8e-7, bf16 4e-3, of |reference| + its root
+///            mean square (tests/losses/kl_div_test.cpp).
+///            dteacher the same of the sum of its terms' absolute values, which cancel at log P near y - 1:
+///            c |g| (|log max(P, eps) - y| + 1), c |g| P (|teacher - y| + 1) with log_target (tests/fuzz/losses.cpp).
+///
+/// ```cpp
+/// std::vector<float> student(4 * 100, -4.6f), teacher(student), gradient(student), loss(1), upstream(1, 2);
+/// const auto rows = [](auto& v) { return tigon::matrix_view(v.data(), 4, 100); };
+/// tigon::kl_div_forward(rows(student), rows(teacher), loss, rows(gradient), {.log_target = true});
+/// tigon::kl_div_backward(rows(teacher), upstream, rows(gradient), {.log_target = true});
+/// ```
+struct kl_div_options;
 
-  template <backend B, element T>
-  static void forward(in_matrix<T> student, in_matrix<T> teacher, matrix_view<accumulator_t<T>> loss,
-                      matrix_view<T> dstudent, const detail::divergence_rows& out, kl_div_options opt, context& ctx) {
-    using A = accumulator_t<T>;
-    const A lowest = std::max(static_cast<A>(opt.eps), std::numeric_limits<A>::min());
-    const A factor = static_cast<A>(-out.scale);
-    const bool elements = opt.reduction == divergence_reduction::none, write = dstudent.data != nullptr;
-    with_target(opt, [&](auto log) {
-      const detail::kl_div_program<log.value, A> program{lowest, factor};
-      if (elements)
-        map_rows<B>(ctx, program, reads(student, teacher), writes(loss));
-      else if (write)
-        reduce_map<B>(ctx, program, reads(student, teacher), reduce_writes(dstudent), saves(out.loss));
-      else
-        reduce_map<B>(ctx, program, reads(student, teacher), saves(out.loss));
-    });
-    if (elements && write) backward<B, T>(teacher, {}, A(1), dstudent, opt, ctx);
-  }
+namespace detail {
+inline namespace TIGON_ABI {
+/// The gradient of the loss as a backward pass takes it: one for each element, or without memory and one for all.
+template <class A>
+struct kl_div_upstream {
+  matrix_view<const A> each;
+  A factor;
 
-  /// upstream: a matrix, or without memory, and `factor` for all.
-  template <backend B, element T>
-  static void backward(in_matrix<T> teacher, in_matrix<accumulator_t<T>> upstream, accumulator_t<T> factor,
-                       matrix_view<T> dstudent, kl_div_options opt, context& ctx) {
-    with_target(opt, [&](auto log) {
-      const detail::kl_div_gradient<log.value, accumulator_t<T>> program{-factor};
-      if (upstream.data != nullptr)
-        map_rows<B>(ctx, program, reads(teacher, upstream), writes(dstudent));
-      else
-        map_rows<B>(ctx, program, reads(teacher), writes(dstudent));
-    });
-  }
-
-  /// As backward, for dteacher.
-  template <backend B, element T>
-  static void teacher_backward(in_matrix<T> student, in_matrix<T> teacher, in_matrix<accumulator_t<T>> upstream,
-                               accumulator_t<T> factor, matrix_view<T> dteacher, kl_div_options opt, context& ctx) {
-    using A = accumulator_t<T>;
-    with_target(opt, [&](auto log) {
-      const detail::kl_div_teacher_gradient<log.value, A> program{static_cast<A>(opt.eps), factor};
-      if (upstream.data != nullptr)
-        map_rows<B>(ctx, program, reads(student, teacher, upstream), writes(dteacher));
-      else
-        map_rows<B>(ctx, program, reads(student, teacher), writes(dteacher));
-    });
-  }
-
-  /// run(log), where the constant `log` says whether the teacher is given as logarithms.
-  template <class Run>
-  static void with_target(const kl_div_options& opt, Run run) {
-    if (opt.log_target)
-      run(std::true_type{});
-    else
-      run(std::false_type{});
+  kl_div_upstream(matrix_view<const A> upstream, std::size_t rows, std::size_t vocab, const kl_div_options& opt) {
+    const bool elements = opt.reduction == divergence_reduction::none;
+    const double n = opt.denominator != 0 ? opt.denominator : static_cast<double>(rows);
+    if (elements) each = upstream;
+    factor = static_cast<A>(
+        elements ? 1 : divergence_scale(opt.reduction, n, vocab) * static_cast<double>(upstream.data[0]));
   }
 };
+}  // namespace TIGON_ABI
+}  // namespace detail
 
 inline namespace TIGON_ABI {
 /// Bytes of workspace that kl_div_forward takes.

@@ -2,16 +2,10 @@
 #ifndef TIGON_LOSSES_TVD_HPP
 #define TIGON_LOSSES_TVD_HPP
 
-#include <tigon/losses/parts/divergence_contract.hpp>
-#include <tigon/losses/parts/tvd_program.hpp>
+#include <tigon/core/arguments.hpp>
+#include <tigon/losses/divergence/tvd_kernel.hpp>
 
 namespace tigon {
-
-namespace op {
-struct tvd {
-  static constexpr std::string_view name = "tvd";
-};
-}  // namespace op
 
 /// Half the sum of absolute differences, Q = student_probs, P = teacher_probs:
 ///
@@ -36,46 +30,14 @@ struct tvd {
 /// Edges      no kept row: loss 0, gradients 0. NaN: the loss and the gradient of its element.
 /// Max error  loss 5e-7 of |reference| where sums are f32; with reduction none 5e-7, and the gradients f32 2e-7, bf16
 ///            4e-3, of |reference| + its root mean square (tests/losses/tvd_test.cpp).
-struct tvd_options {
-  divergence_reduction reduction = divergence_reduction::batchmean;
-  std::int64_t ignore_index = -100;
-  double denominator = 0;  ///< what stands for n, for a batch in several calls; 0: kept rows
-};
-
-template <>
-struct kernel<op::tvd, backends::generic> {
-  template <class>
-  using saved = no_state;  // the inputs
-
-  template <backend B, element T>
-  static void forward(in_matrix<T> student, in_matrix<T> teacher, matrix_view<accumulator_t<T>> loss,
-                      matrix_view<T> dstudent, const detail::divergence_rows& out, tvd_options opt, context& ctx) {
-    using A = accumulator_t<T>;
-    const detail::tvd_program<A> program{static_cast<A>(out.scale / 2)};
-    const bool elements = opt.reduction == divergence_reduction::none, write = dstudent.data != nullptr;
-    const kept_rows kept(out.kept);
-    if (elements)
-      map_rows<B>(ctx, program, reads(student, teacher), writes(loss), kept);
-    else if (write)
-      reduce_map<B>(ctx, program, reads(student, teacher), reduce_writes(often_zero{dstudent}), saves(out.loss), kept);
-    else
-      reduce_map<B>(ctx, program, reads(student, teacher), saves(out.loss), kept);
-    if (elements && write) backward<B, T>(student, teacher, {}, A(1), dstudent, out, ctx);
-  }
-
-  /// upstream: a matrix, or without memory, and `factor` for all.
-  template <backend B, element T>
-  static void backward(in_matrix<T> student, in_matrix<T> teacher, in_matrix<accumulator_t<T>> upstream,
-                       accumulator_t<T> factor, matrix_view<T> dstudent, const detail::divergence_rows& out,
-                       context& ctx) {
-    const detail::tvd_gradient<accumulator_t<T>> program{factor / 2};
-    const kept_rows kept(out.kept);
-    if (upstream.data != nullptr)
-      map_rows<B>(ctx, program, reads(student, teacher, upstream), writes(often_zero{dstudent}), kept);
-    else
-      map_rows<B>(ctx, program, reads(student, teacher), writes(often_zero{dstudent}), kept);
-  }
-};
+///
+/// ```cpp
+/// std::vector<float> student(4 * 100, 0.01f), teacher(student), gradient(student), loss(1), upstream(1, 2);
+/// const auto rows = [](auto& v) { return tigon::matrix_view(v.data(), 4, 100); };
+/// tigon::tvd_forward(rows(student), rows(teacher), loss, rows(gradient));
+/// tigon::tvd_backward(rows(student), rows(teacher), upstream, rows(gradient));
+/// ```
+struct tvd_options;
 
 inline namespace TIGON_ABI {
 /// Bytes of workspace that tvd_forward takes, and tvd_backward from the inputs.
@@ -84,7 +46,6 @@ constexpr std::size_t tvd_workspace(std::size_t rows) { return detail::divergenc
 
 namespace detail {
 inline namespace TIGON_ABI {
-
 /// Checks what both ways from the inputs take; f(rows) with the rows' results in the workspace.
 template <class A, class Labels, class F>
 void with_tvd_rows(std::string_view door, const divergence_operands& call, const divergence_loss& loss,
@@ -99,7 +60,6 @@ void with_tvd_rows(std::string_view door, const divergence_operands& call, const
   workspace::frame frame(ctx.workspace());
   f(divergence_rows(frame, rows, call.student.cols, opt.reduction, opt.denominator, ids, opt.ignore_index));
 }
-
 }  // namespace TIGON_ABI
 }  // namespace detail
 
@@ -121,7 +81,6 @@ void tvd_forward(in_matrix<T> student_probs, in_matrix<T> teacher_probs,
 
 namespace detail {
 inline namespace TIGON_ABI {
-
 /// One of the two gradients: that of the student times `sign`.
 struct tvd_door {
   std::string_view name, gradient;
@@ -142,7 +101,6 @@ void run_tvd_door(const tvd_door& door, matrix_view<const T> student, matrix_vie
                                                         static_cast<A>(factor), gradient, rows, ctx);
       });
 }
-
 }  // namespace TIGON_ABI
 }  // namespace detail
 

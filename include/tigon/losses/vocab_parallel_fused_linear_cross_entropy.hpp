@@ -2,74 +2,55 @@
 #ifndef TIGON_LOSSES_VOCAB_PARALLEL_FUSED_LINEAR_CROSS_ENTROPY_HPP
 #define TIGON_LOSSES_VOCAB_PARALLEL_FUSED_LINEAR_CROSS_ENTROPY_HPP
 
-#include <tigon/losses/parts/cross_entropy_kernel.hpp>
-#include <tigon/losses/parts/fused_linear_cross_entropy_contract.hpp>
-#include <tigon/losses/parts/shard_cross_entropy.hpp>
-#include <tigon/losses/parts/vocab_parallel_fused_linear_cross_entropy_contract.hpp>
+#include <tigon/core/arguments.hpp>
+#include <tigon/losses/ranks/vocab_parallel_fused_linear_cross_entropy_kernel.hpp>
 
 namespace tigon {
 
-template <>
-struct kernel<op::vocab_parallel_fused_linear_cross_entropy, backends::generic> {
-  template <class>
-  using saved = no_state;
-
-  /// Everything in one pass over the rows that count. upstream: one number, or one for each of them.
-  template <backend B, layer_types T, token_id I>
-  static void forward(const detail::linear_shard_loss<T>& t, std::span<const I> target,
-                      const accumulator_t<T>* class_weight, vector_view<const accumulator_t<T>> upstream,
-                      cross_entropy_rows out, cross_entropy_scale scale, const cross_entropy_options& opt,
-                      context& ctx) {
-    if (opt.softcap > 0)
-      forward_rows<B, true, true, T, I>(t, target, class_weight, upstream, out, scale, opt, ctx);
-    else if (opt.label_smoothing > 0)
-      forward_rows<B, false, true, T, I>(t, target, class_weight, upstream, out, scale, opt, ctx);
-    else
-      forward_rows<B, false, false, T, I>(t, target, class_weight, upstream, out, scale, opt, ctx);
-  }
-
-  /// The gradients, from logits that are computed again.
-  template <backend B, layer_types T, token_id I>
-  static void backward(const detail::linear_shard_loss<T>& t, std::span<const I> target,
-                       const accumulator_t<T>* class_weight, vector_view<const accumulator_t<T>> upstream,
-                       cross_entropy_rows out, cross_entropy_scale scale, const cross_entropy_options& opt,
-                       context& ctx) {
-    forward<B, T, I>(t, target, class_weight, upstream, out, scale, opt, ctx);
-  }
-
-  template <backend B, bool Capped, bool Weighted, layer_types T, token_id I>
-  static void forward_rows(const detail::linear_shard_loss<T>& t, std::span<const I> target,
-                           const accumulator_t<T>* class_weight, vector_view<const accumulator_t<T>> upstream,
-                           cross_entropy_rows out, cross_entropy_scale scale, const cross_entropy_options& opt,
-                           context& ctx) {
-    using A = accumulator_t<T>;
-    using R = row_backend<B>;
-    const detail::shard_columns own = t.own();
-    workspace::frame frame(ctx.workspace());
-    A* logits = frame.template take<A>(t.chunk.rows * own.cols);
-    const detail::tiled_rows<A> rows(frame, t.chunk.rows);
-    const detail::shard_cross_entropy<R, Capped, Weighted, I, A> shard(frame, t.comm, t.shards, t.chunk.rows,
-                                                                       class_weight, opt, out.predicted != nullptr);
-    detail::shard_linear<B, T> layer(frame, t, ctx);
-    detail::for_chunks(t.kept.n, t.chunk.rows, [&](std::size_t begin, std::size_t n) {
-      const matrix_view<A> z(logits, n, own.cols);
-      const std::span<const I> labels = target.subspan(begin, n);
-      const cross_entropy_rows part{out.loss + begin, out.z_loss + begin,
-                                    out.predicted == nullptr ? nullptr : out.predicted + begin, out.token_scaling};
-      layer.logits(begin, z);
-      shard.reduce(z, labels.data(), ctx);
-      shard.merge(rows, n, labels.data(), part.predicted, ctx);
-      detail::tiled_cross_entropy<R, Capped, Weighted, I, A> loss(rows, labels, class_weight, part, scale, opt, t.vocab,
-                                                                  ctx);
-      loss.columns(own.first, own.cols);
-      loss.finish(upstream.size == 1 ? upstream : vector_view<const A>{upstream.data + begin, n});
-      if (!t.out.any()) return;
-      loss.gradient(0, z);
-      layer.backward(begin, z);
-    });
-    layer.finish();
-  }
-};
+/// fused_linear_cross_entropy where every rank has some of the classes: w, bias and their gradients are those of its
+/// shard, the shards of all ranks one behind the other in the order of ranks.
+///
+///   z_r  = x w_r^T + b_r                          a chunk of rows at a time, on rank r
+///   loss and D = d loss / d z over the classes of all ranks, as cross_entropy has them
+///   dx   = upstream sum_r D_r w_r,   dw_r = upstream D_r^T x,   db_r[j] = upstream sum_i D_r[i,j]
+///
+/// Formula    docs/formulas/vocab_parallel_fused_linear_cross_entropy.md. For each chunk one gather of up to five
+///            numbers a row and rank, merged in the order of ranks in f64, and one of the shares of dx.
+/// Shapes     x, dx [rows, hidden]; w, dw [classes of this rank, hidden]; bias, dbias [classes of this rank], or none;
+///            target [rows], in the whole vocabulary; class weight [vocab] or `absent`; loss and metrics as
+///            cross_entropy; upstream of backward one number or [rows]. vocab >= 1; a shard may be empty; rows and
+///            hidden may be 0. All but w, dw, bias and dbias are equal on all ranks; of x, whose numbers are not
+///            compared, that is the caller's part.
+/// Types      as fused_linear_cross_entropy, the same on all ranks.
+/// Precision  logits, D, the sums of dw and db over all chunks and that of dx over all ranks in f32 (f64 for f64); one
+///            rounding at each output.
+/// Options    backward: as in forward.
+/// Writes     as fused_linear_cross_entropy: loss, metrics and dx the same bits on all ranks. Whether dx is computed is
+///            the same on all ranks; dw and dbias each rank may leave out for itself.
+/// Ignored    as fused_linear_cross_entropy; nothing is sent for such rows.
+/// Aliasing   none: any layout in which no written element is shared.
+/// Memory     chunk * (classes of this rank) logits in f32; for 16-bit w an f32 dw; with dx two chunks of it in f32 and
+///            up to 1 MiB a rank. See vocab_parallel_fused_linear_cross_entropy_workspace. w may come packed.
+/// Threads    the same bits for any number of them, and for ranks that are threads or processes.
+/// Throws     tigon::error as cross_entropy, the same on all ranks, whichever of them found it; state where ranks differ
+///            in what has to be equal; before the first write.
+/// Edges      as fused_linear_cross_entropy. NaN or +inf in a row of logits on any rank: that row is NaN on all.
+/// Max error  as fused_linear_cross_entropy: loss 4e-7 of |reference| + its root mean square, in bf16 too, or where that
+///            is more, as in a loss near 0, of what the rounding of logits changes it by; gradients f32 2e-6, bf16 8e-3
+///            (tests/losses/vocab_parallel_fused_linear_cross_entropy_test.cpp, tests/fuzz/fused.cpp).
+///
+/// ```cpp
+/// std::vector<float> x(4 * 16, 0.5f), w(100 * 16, 0.1f), dx(x), dw(w), loss(1), upstream(1, 2);
+/// const std::vector<std::int64_t> target{1, -100, 3, 99};
+/// const auto rows = [](auto& v) { return tigon::matrix_view(v.data(), v.size() / 16, 16); };
+/// const tigon::linear_layer layer{rows(x), rows(w)};
+/// const tigon::linear_gradients gradients{rows(dx), rows(dw)};
+/// const tigon::comm::serial ranks;
+/// const tigon::linear_shard shard{layer, tigon::vocab_shard{.first = 0, .vocab = 100}};
+/// tigon::vocab_parallel_fused_linear_cross_entropy_forward(ranks, shard, std::span(target), {loss}, gradients);
+/// tigon::vocab_parallel_fused_linear_cross_entropy_backward(ranks, shard, std::span(target), upstream, gradients);
+/// ```
+struct vocab_parallel_fused_linear_cross_entropy_options;
 
 namespace detail {
 inline namespace TIGON_ABI {
@@ -102,7 +83,6 @@ std::size_t vocab_parallel_fused_linear_cross_entropy_workspace(std::size_t rows
 
 namespace detail {
 inline namespace TIGON_ABI {
-
 /// What the doors are called with; backward has an upstream gradient and no loss.
 template <layer_types T>
 struct shard_cross_entropy_call {
@@ -175,7 +155,6 @@ void shard_linear_cross_entropy(std::string_view name, const shard_cross_entropy
   spread_results(of_rows.out, rows, kept.rows());
   of_rows.finish(targets, of.to.loss, of.to.metrics, opt.loss);
 }
-
 }  // namespace TIGON_ABI
 }  // namespace detail
 
@@ -216,5 +195,7 @@ void vocab_parallel_fused_linear_cross_entropy_backward(
 }  // namespace tigon
 
 #include <tigon/losses/cross_entropy.hpp>  // the doors beside these, for callers
+
+#include <tigon/backend/select.hpp>
 
 #endif  // TIGON_LOSSES_VOCAB_PARALLEL_FUSED_LINEAR_CROSS_ENTROPY_HPP

@@ -2,15 +2,10 @@
 #ifndef TIGON_LOSSES_VOCAB_PARALLEL_FUSED_LINEAR_SCALED_CROSS_ENTROPY_HPP
 #define TIGON_LOSSES_VOCAB_PARALLEL_FUSED_LINEAR_SCALED_CROSS_ENTROPY_HPP
 
-#include <tigon/losses/parts/shard_scaled_cross_entropy.hpp>
+#include <tigon/core/arguments.hpp>
+#include <tigon/losses/ranks/vocab_parallel_fused_linear_scaled_cross_entropy_kernel.hpp>
 
 namespace tigon {
-
-namespace op {
-struct vocab_parallel_fused_linear_scaled_cross_entropy {
-  static constexpr std::string_view name = "vocab_parallel_fused_linear_scaled_cross_entropy";
-};
-}  // namespace op
 
 /// fused_linear_scaled_cross_entropy where every rank has some of the classes: w, bias and their gradients are those of
 /// its shard, the shards of all ranks one behind the other in the order of ranks. With nll, entropy, lse and D of the
@@ -40,45 +35,21 @@ struct vocab_parallel_fused_linear_scaled_cross_entropy {
 /// Edges      as fused_linear_scaled_cross_entropy. NaN or +inf in a row of logits on any rank: that row is NaN on all.
 /// Max error  as fused_linear_scaled_cross_entropy: results 2e-6 of |reference| + their root mean square, in bf16 too;
 ///            gradients f32 2e-5, bf16 8e-3 (tests/losses/vocab_parallel_fused_linear_scaled_cross_entropy_test.cpp).
+///
+/// ```cpp
+/// std::vector<float> x(4 * 16, 0.5f), w(100 * 16, 0.1f), dx(x), dw(w), nll(4), upstream(4, 1);
+/// const std::vector<std::int64_t> target{1, 2, 3, 99};
+/// const auto rows = [](auto& v) { return tigon::matrix_view(v.data(), v.size() / 16, 16); };
+/// const tigon::linear_layer layer{rows(x), rows(w)};
+/// const tigon::linear_gradients gradients{rows(dx), rows(dw)};
+/// const tigon::comm::serial ranks;
+/// const tigon::linear_shard shard{layer, tigon::vocab_shard{.first = 0, .vocab = 100}};
+/// tigon::vocab_parallel_fused_linear_scaled_cross_entropy_forward(ranks, shard, std::span(target), {nll}, gradients,
+///                                                                 {}, {upstream});
+/// tigon::vocab_parallel_fused_linear_scaled_cross_entropy_backward(ranks, shard, std::span(target), {upstream},
+///                                                                  gradients);
+/// ```
 using vocab_parallel_fused_linear_scaled_cross_entropy_options = fused_linear_scaled_cross_entropy_options;
-
-template <>
-struct kernel<op::vocab_parallel_fused_linear_scaled_cross_entropy, backends::generic> {
-  template <class>
-  using saved = no_state;
-
-  /// Results and gradients in one pass over the rows that count.
-  template <backend B, layer_types T, token_id I>
-  static void forward(const detail::linear_shard_loss<T>& t, std::span<const I> target,
-                      detail::scaled_cross_entropy_rows<accumulator_t<T>> rows,
-                      fused_linear_scaled_cross_entropy_options opt, context& ctx) {
-    using A = accumulator_t<T>;
-    const std::size_t cols = t.own().cols;
-    workspace::frame frame(ctx.workspace());
-    A* logits = frame.template take<A>(t.chunk.rows * cols);
-    const detail::shard_scaled_cross_entropy<row_backend<B>, I, A> shard(frame, t.comm, t.shards, t.chunk.rows, opt);
-    detail::shard_linear<B, T> layer(frame, t, ctx);
-    detail::for_chunks(t.kept.n, t.chunk.rows, [&](std::size_t begin, std::size_t n) {
-      const matrix_view<A> z(logits, n, cols);
-      const I* labels = target.data() + begin;
-      layer.logits(begin, z);
-      shard.reduce(z, labels, ctx);
-      shard.merge(rows.from(begin), n, labels, ctx);
-      if (!t.out.any()) return;
-      shard.gradient(z, labels, rows.from(begin), ctx);
-      layer.backward(begin, z);
-    });
-    layer.finish();
-  }
-
-  /// The gradients, from logits and sums that are computed again.
-  template <backend B, layer_types T, token_id I>
-  static void backward(const detail::linear_shard_loss<T>& t, std::span<const I> target,
-                       detail::scaled_cross_entropy_rows<accumulator_t<T>> rows,
-                       fused_linear_scaled_cross_entropy_options opt, context& ctx) {
-    forward<B, T, I>(t, target, rows, opt, ctx);
-  }
-};
 
 namespace detail {
 inline namespace TIGON_ABI {
@@ -109,7 +80,6 @@ std::size_t vocab_parallel_fused_linear_scaled_cross_entropy_workspace(std::size
 
 namespace detail {
 inline namespace TIGON_ABI {
-
 /// What the doors are called with.
 template <layer_types T>
 struct shard_scaled_call {
@@ -174,7 +144,6 @@ void shard_linear_scaled_cross_entropy(std::string_view name, const shard_scaled
   K::template forward<B, T, I>(t, kept.labels(), of_rows, opt, ctx);
   of_rows.spread(rows, kept.rows());
 }
-
 }  // namespace TIGON_ABI
 }  // namespace detail
 
@@ -209,5 +178,7 @@ void vocab_parallel_fused_linear_scaled_cross_entropy_backward(
 }  // namespace tigon
 
 #include <tigon/losses/cross_entropy.hpp>  // the doors beside these, for callers
+
+#include <tigon/backend/select.hpp>
 
 #endif  // TIGON_LOSSES_VOCAB_PARALLEL_FUSED_LINEAR_SCALED_CROSS_ENTROPY_HPP

@@ -2,121 +2,116 @@
 #ifndef TIGON_OPS_ADAMW_HPP
 #define TIGON_OPS_ADAMW_HPP
 
-#include <tigon/ops/adamw_program.hpp>
+#include <tigon/core/arguments.hpp>
+#include <tigon/ops/optimizer/adamw_kernel.hpp>
 
 #include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
 #include <limits>
-#include <type_traits>
+#include <span>
 
 namespace tigon {
 
+/// norm = |gradient_scale| sqrt(sum over all parameters of g^2),   c = gradient_scale min(1, max_norm / norm)
+/// m = beta1 m + (1 - beta1) c g,   v = beta2 v + (1 - beta2) (c g)^2
+/// w = w - learning_rate (mh / (sqrt(vh) + eps) + weight_decay decay w),   mh = m / (1 - beta1^step),   vh likewise
+///
+/// Formula    docs/formulas/adamw.md; Loshchilov and Hutter, "Decoupled Weight Decay Regularization", 2019. That of
+///            torch.optim.AdamW; of torch.nn.utils.clip_grad_norm_ but for the 1e-6 that it adds to the norm.
+/// Shapes     a list of parameters (adamw_parameter), each w, g, m, v and perhaps `rounded` of one size. The list, and
+///            a parameter, may be empty.
+/// Types      one for all w of a list, one for all g, and so on. w: f32, bf16, f16, f64. g: any of them, f64 only with
+///            f64. m and v: f32 or bf16, f64 with f64. rounded: bf16 or f16, of w in f32.
+/// Precision  f32 (f64 for f64), one rounding at m, v, w and rounded. w is computed from m and v before they are
+///            rounded, rounded from w before that is. The norm is summed in f64, in an order that depends on the sizes
+///            of the parameters alone. Roundings are to nearest; with stochastic_rounding those to bf16 of w, m and v
+///            are to either neighbour, with the number itself as their mean. Random bits depend on seed, step, place of
+///            the parameter in the list, and place of the element.
+/// Writes     w, m, v, rounded: one pass over memory after the norm, which reads g.
+/// Aliasing   none: any layout in which no written element is shared, also by two parameters.
+/// Throws     tigon::error: shape, alias, argument (a negative option, a beta of 1 or more, step 0; a number outside
+///            option_range, or a factor made of them beyond it), workspace; before the first write.
+/// Edges      A NaN or an infinity in any g makes the norm NaN or infinite. With skip_non_finite nothing is written then.
+///            Otherwise, as in PyTorch: without max_norm only the element's own m, v and w are lost; with it all of them
+///            where the norm is NaN, and where it is infinite finite gradients count as 0. In f64 the norm overflows
+///            from 1e154 on. Zero gradients and moments move w by its decay alone where eps > 0.
+/// Max error  m, v, w: f32 3e-7, f64 1e-15 of |reference| + its root mean square, or of the magnitudes of its two terms
+///            where they cancel; where they are stored as bf16 4e-3, by stochastic rounding 8e-3, as f16 6e-4. norm
+///            1e-14 (tests/ops/adamw_test.cpp, tests/fuzz/products.cpp)
+///
+/// ```cpp
+/// std::vector<float> w(1000, 1), dw(1000, 0.1f), m(1000), v(1000);
+/// const tigon::adamw_parameter<float> parameters[] = {{w, dw, m, v}};
+/// tigon::adamw(parameters, {.learning_rate = 1e-3, .step = 1});
+/// ```
+struct adamw_options;
+
 namespace detail {
 inline namespace TIGON_ABI {
+/// True for a list of parameters of types that may meet; a sentence otherwise.
+template <class B, class P>
+consteval bool admits_adamw() {
+  static_assert(is_adamw_parameter<P>, "tigon: adamw takes a contiguous range of adamw_parameter<W, G, M, R>");
+  using W = typename P::weight;
+  static_assert(admits<B, W>());
+  static_assert(mixes_with<W, typename P::gradient_type>, "tigon: gradients in f64 go only with weights in f64");
+  static_assert(std::same_as<typename P::moment, accumulator_t<W>> ||
+                    (std::same_as<typename P::moment, bfloat16> && !std::same_as<W, double>),
+                "tigon: moments of adamw are f32 or bf16, f64 of weights in f64");
+  static_assert(!P::may_have_rounded || (std::same_as<W, float> && sizeof(typename P::rounded_type) == 2),
+                "tigon: rounded weights of adamw are bf16 or f16, of masters in f32");
+  return true;
+}
 
-/// Elements that one task takes, from the first of a parameter on. It decides which random bits an element gets.
-inline constexpr std::size_t adamw_task = std::size_t{1} << 14;
-
-/// The list, and the number of the first task of every parameter, of which there is one more.
+/// The arrays of every parameter.
 template <class P>
-struct adamw_tasks {
-  const P* parameters;
-  const std::size_t* first;
-  std::size_t count;
-
-  struct part {
-    std::size_t parameter, begin, size;
-  };
-  /// The part of task i.
-  TIGON_INLINE part of(std::size_t i) const {
-    std::size_t low = 0, high = count;  // first[low] <= i < first[high]
-    while (high - low > 1) {
-      const std::size_t middle = low + (high - low) / 2;
-      (first[middle] <= i ? low : high) = middle;
-    }
-    const std::size_t begin = (i - first[low]) * adamw_task, size = parameters[low].w.size();
-    return {low, begin, size - begin < adamw_task ? size - begin : adamw_task};
+void expect_adamw_parameters(const char* op, std::span<const P> list, const adamw_options& opt,
+                             [[maybe_unused]] context& ctx) {
+  for (std::size_t i = 0; i < list.size(); ++i) {
+    const P& p = list[i];
+    char name[64];
+    std::snprintf(name, sizeof name, "%s: parameters[%zu]", op, i);
+    arguments args(name);
+    args.in("g", p.g, p.w.size());
+    args.out("w", p.w);
+    args.out("m", p.m, p.w.size());
+    args.out("v", p.v, p.w.size());
+    args.optional_out("rounded", p.rounded, p.w.size());
+    using A = accumulator_t<typename P::weight>;
+    args.from_zero<A>("decay", p.decay);
+    args.made<A>("learning_rate weight_decay decay", opt.learning_rate * opt.weight_decay * p.decay);
+    args.check();
   }
-};
+#if TIGON_CHECKS
+  expect_apart(op, list, ctx);
+#endif
+}
+
+template <class P>
+void expect_adamw_options(const char* op, const adamw_options& opt) {
+  using A = accumulator_t<typename P::weight>;
+  const expects check(op);
+  const auto below_one = [&](const char* name, double came) {
+    check.number<A>(came >= 0 && came < 1, name, came, "a number of at least 0 and below 1");
+  };
+  check.from_zero<A>("learning_rate", opt.learning_rate), check.from_zero<A>("weight_decay", opt.weight_decay);
+  check.eps<A>(opt.eps, "eps", "a finite number of at least 0"), check.from_zero<A>("max_norm", opt.max_norm);
+  below_one("beta1", opt.beta1), below_one("beta2", opt.beta2);
+  check.finite<A>("gradient_scale", opt.gradient_scale);
+  check.that(opt.step != 0, error_code::argument, "step", "0", "at least 1: the first step is number 1");
+  check.made<A>("learning_rate over 1 - beta1^step",
+                opt.learning_rate / (1 - std::pow(opt.beta1, static_cast<double>(opt.step))));
+  check.that(!opt.stochastic_rounding || !std::same_as<typename P::weight, float16>, error_code::argument,
+             "stochastic_rounding", "set for weights in f16", "weights in bf16 or f32");
+}
 
 constexpr TIGON_INLINE std::size_t adamw_tasks_of(std::size_t size) {
   return size / adamw_task + (size % adamw_task != 0);
 }
-
-template <class T>
-TIGON_INLINE matrix_view<T> part_of(std::span<T> all, std::size_t begin, std::size_t size) {
-  return {all.data() + begin, 1, size};
-}
-
 }  // namespace TIGON_ABI
 }  // namespace detail
-
-template <>
-struct kernel<op::adamw, backends::generic> {
-  using forward_only = void;
-
-  /// The norm, of gradients that are not scaled yet. partials: a number for every task.
-  template <backend B, class P>
-  static double norm(detail::adamw_tasks<P> tasks, double* partials, context& ctx) {
-    const std::size_t count = tasks.first[tasks.count];
-    for_rows<with_row_tasks<B>, double>(ctx, count, detail::adamw_task, [=] TIGON_FN(auto row) {
-      const auto part = tasks.of(row.i);
-      const auto g = detail::part_of(tasks.parameters[part.parameter].g, part.begin, part.size);
-      const double sum = row.on(0).narrow(part.size).sum(reads(in_f64(g)), [](auto x) { return x * x; });
-      if (row.first()) partials[row.i] = sum;
-    });
-    double sum = 0;
-    for (std::size_t i = 0; i < count; ++i) sum += partials[i];
-    return std::sqrt(sum);
-  }
-
-  template <backend B, class P>
-  static void forward(detail::adamw_tasks<P> tasks, double norm, const adamw_options& opt, context& ctx) {
-    constexpr bool some_bf16 = std::same_as<typename P::weight, bfloat16> || std::same_as<typename P::moment, bfloat16>;
-    if constexpr (some_bf16)
-      if (opt.stochastic_rounding) return run<B, true>(tasks, norm, opt, ctx);
-    run<B, false>(tasks, norm, opt, ctx);
-  }
-
-  template <class B, bool Stochastic, class P>
-  static void run(detail::adamw_tasks<P> tasks, double norm, const adamw_options& opt, context& ctx) {
-    using A = accumulator_t<typename P::weight>;
-    const detail::adamw_factors<A> all(opt, norm);
-    const std::uint64_t seed = opt.seed, step = opt.step;
-    for_rows<with_row_tasks<B>, A>(ctx, tasks.first[tasks.count], detail::adamw_task, [=] TIGON_FN(auto row) {
-      const auto part = tasks.of(row.i);
-      const P& p = tasks.parameters[part.parameter];
-      const auto key = simd::random_key_of(seed, step, part.parameter, part.begin);
-      const auto worker = row.on(0).narrow(part.size);
-      const auto factors = all.decayed_by(p.decay);
-      if constexpr (P::may_have_rounded)
-        if (p.rounded.data() != nullptr) return update<Stochastic, true>(worker, p, part, factors, key);
-      update<Stochastic, false>(worker, p, part, factors, key);
-    });
-  }
-
-  template <bool Stochastic, bool Rounded, class Row, class P, class Part, class A>
-  static TIGON_INLINE void update(const Row& row, const P& p, Part part, const detail::adamw_factors<A>& factors,
-                                  simd::random_key key) {
-    using program = detail::adamw_program<A, typename P::weight, typename P::moment, Rounded, Stochastic>;
-    const program of{factors, key};
-    const auto of_part = [=](auto span) TIGON_LAMBDA { return detail::part_of(span, part.begin, part.size); };
-    const auto g = of_part(p.g);
-    const auto m = of_part(p.m), v = of_part(p.v);
-    const auto w = of_part(p.w);
-    const auto map = [=](auto... x) TIGON_LAMBDA { return of.map(x...); };
-    const auto run = [=](auto in) TIGON_LAMBDA {
-      if constexpr (Rounded)
-        row.map(in, writes(m, v, w, rows_of<typename P::rounded_type>{of_part(p.rounded), p.rounded.size_bytes()}),
-                map);
-      else
-        row.map(in, writes(m, v, w), map);
-    };
-    if constexpr (Stochastic)
-      run(reads(g, m, v, w, columns));
-    else
-      run(reads(g, m, v, w));
-  }
-};
 
 /// Bytes of workspace that adamw takes for so many parameters, of so many elements together.
 constexpr TIGON_INLINE std::size_t adamw_workspace(std::size_t parameters, std::size_t elements) {

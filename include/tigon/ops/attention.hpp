@@ -2,244 +2,178 @@
 #ifndef TIGON_OPS_ATTENTION_HPP
 #define TIGON_OPS_ATTENTION_HPP
 
-#include <tigon/ops/attention_backward.hpp>
-#include <tigon/ops/attention_forward.hpp>
-#include <tigon/ops/own_tasks.hpp>
+#include <tigon/core/arguments.hpp>
+#include <tigon/ops/attention/attention_kernel.hpp>
+
+#include <algorithm>
+#include <cstdint>
+#include <span>
 
 namespace tigon {
 
-template <>
-struct kernel<op::attention, backends::generic> {
-  template <class A>
-  using saved = std::span<A>;  // lse
+/// Softmax attention. Query head h reads key/value head h / (heads / kv_heads); i is a query, j a key that it sees.
+///
+///   s[i,j] = scale * sum_c q[i,c] k[j,c], or softcap * tanh(that / softcap)
+///   lse[i] = log(exp(sink[h]) + sum_j exp(s[i,j])),   p[i,j] = exp(s[i,j] - lse[i]),   o[i] = sum_j p[i,j] v[j]
+///   delta[i] = sum_c do[i,c] o[i,c],   ds[i,j] = p[i,j] * (sum_c do[i,c] v[j,c] - delta[i])
+///   ds[i,j] *= 1 - (s[i,j] / softcap)^2, with a softcap;   dsink[h] = -sum_i exp(sink[h] - lse[i]) * delta[i]
+///   dq[i] = scale * sum_j ds[i,j] k[j]
+///   dk[j] = scale * sum_i ds[i,j] q[i],   dv[j] = sum_i p[i,j] do[i]     over the queries of all heads of the group
+///
+/// Masks      query i stands at position t = offset + i of the keys. It sees key j of its own document where
+///              j is one of the first `prefix` keys of the document, or
+///              t - window_left <= j <= t + window_right, and j <= t with attention_mask::causal.
+///            Without cumulative_lengths all keys are one document. Blocks that no query sees are not computed.
+/// Formula    docs/formulas/attention.md; Vaswani et al., "Attention Is All You Need", 2017; the block-wise backward of
+///            Dao et al., "FlashAttention", 2022.
+/// Shapes     q, o, do, dq [batch, heads, queries, d], k, v, dk, dv [batch, kv_heads, keys, d], any strides;
+///            lse [batch * heads * queries]; sinks, dsinks [heads] or empty. heads a multiple of kv_heads, both and d >=
+///            1; batch, queries, keys may be 0. keys = offset + queries with attention_mask::causal, else any.
+///            cumulative_lengths: 0, then where each document ends, the last one at `keys`; the same for every batch
+///            entry. Or empty.
+/// Types      one of f32, bf16, f16, f64 for all; lse and dsinks f32 (f64 for f64); sinks f32.
+/// Precision  s, p, ds, lse, delta and every sum in f32 (f64 for f64): p and ds are not rounded to 16 bits between two
+///            products. o, dq, dk, dv are rounded once. delta is made of p and do v^T where o is rounded. Products are
+///            op::gemm of the backend, with its precision.
+/// Options    backward: as in forward. Of sinks only their own gradient depends, lse has them.
+/// Writes     o, lse; dq, dk, dv, dsinks; rows of a 16-bit dq hold delta for a while. A gradient whose view has no memory
+///            is not computed; a 16-bit dk without dq needs memory for delta [batch * heads * queries] in its place.
+///            Scratch of each worker, whatever the lengths: a tile of scores (two in backward), of
+///            B::attention.query_rows rows by B::attention.key_block keys, and the operands and sums of it.
+/// Aliasing   none: any layout in which no written element is shared.
+/// Threads    the same bits for any number of them. Tasks: blocks of queries in forward, blocks of keys in backward.
+/// Throws     tigon::error: shape, stride, alias, argument (softcap negative, a number outside option_range,
+///            cumulative_lengths that are no partition of the keys, dsinks without sinks, a 16-bit dk without dq and
+///            delta), workspace; before the first write.
+/// Edges      a query that sees no key has o = 0, dq = 0 and lse = -inf, or the logit of its sink. A sink of -inf weighs
+///            nothing: its dsink is 0. A row whose scores hold NaN or +inf, or are all -inf without a sink, is NaN. Keys
+///            that are not seen do not matter; NaN and infinity in v (backward: in q and do) may also reach queries of
+///            the same block that do not see them.
+/// Max error  f32 2e-6, bf16 4e-3 of |reference| + its root mean square; lse 5e-7; gradients 4e-6, 8e-3
+///            (tests/ops/attention_test.cpp), for scores of a few units and terms that do not cancel.
+///            For every input (tests/fuzz/attention.cpp), in f32 (f64: 2^-29 of it): 4e-7 * (1 + S) of the sum of the
+///            magnitudes of the terms, which are p v[j] of o, p do[i] of dv, and of ds p (|do v[j]| + sum_j p |do v[j]|),
+///            each product without its signs; S is the largest scale * sum_c |q[i,c] k[j,c]| or |lse|. In 16 bits also
+///            half a unit of the result; dsinks, made of the rounded o, half a unit of its terms; dq and dk of heads of one
+///            column 2^-16 (f16 2^-22) of their terms, as a row has room for no more of delta. p below 2^-100 (f64
+///            2^-960) loses digits. Errors do not grow with the lengths: more than 64 blocks are added up by compensated
+///            sums.
+///
+/// ```cpp
+/// std::vector<float> q(4 * 8 * 16, 0.5f), k(2 * 8 * 16, 0.5f), v(k), o(q.size()), lse(4 * 8);
+/// std::vector<float> dq(q.size()), dk(k.size()), dv(v.size());
+/// const auto heads = [](auto& v, std::size_t n) { return tigon::heads_view<float>::of_heads(v.data(), 1, n, 8, 16); };
+/// tigon::attention_forward(heads(q, 4), heads(k, 2), heads(v, 2), heads(o, 4), lse);
+/// tigon::attention_backward(heads(o, 4), heads(q, 4), heads(k, 2), heads(v, 2), {heads(o, 4), lse},
+///                           tigon::attention_gradients{heads(dq, 4), heads(dk, 2), heads(dv, 2)});  // do = o
+/// ```
+struct attention_options;
 
-  /// Bytes of one worker.
-  template <backend B, element T>
-  static std::size_t forward_workspace(std::size_t d) {
-    return detail::forward_part<B, T>::bytes(d);
-  }
-  template <backend B, element T>
-  static std::size_t backward_workspace(std::size_t d) {
-    using A = accumulator_t<T>;
-    using sums = detail::chunk_sums<row_backend<B>, A>;
-    constexpr std::size_t rows = detail::tile_extents<B>::rows;
-    return detail::backward_rows<B, T>::bytes(d) + detail::backward_rows<B, T>::product_bytes(d) +
-           workspace::bytes_for<A>(rows, d) + workspace::bytes_for<double>(rows) +
-           std::max(detail::backward_keys<B, T>::bytes(d),
-                    2 * detail::key_tiles<B, T>::bytes(d) +
-                        sums::bytes(workspace::product(rows, d), detail::backward_keys<B, T>::many, false));
-  }
+namespace detail {
+inline namespace TIGON_ABI {
+/// Whether these are a partition of so many keys.
+TIGON_NOINLINE inline bool is_partition(std::span<const std::int32_t> cumulative, std::size_t keys) {
+  if (cumulative.size() < 2 || cumulative.front() != 0) return false;
+  for (std::size_t i = 1; i < cumulative.size(); ++i)
+    if (cumulative[i] < cumulative[i - 1]) return false;
+  return static_cast<std::size_t>(cumulative.back()) == keys;
+}
 
-  template <backend B, element T>
-  static void forward(in_heads<T> q, in_heads<T> k, in_heads<T> v, heads_view<T> o, std::span<accumulator_t<T>> lse,
-                      const attention_options& opt, context& ctx) {
-    if (q.seq_len == 0 || q.batch == 0) return;
-    const detail::query_parts parts(q.batch, k.heads, q.heads, q.seq_len, detail::tile_extents<B>::rows,
-                                    B::attention.query_tiles);
-    detail::for_tasks(ctx, parts.size(), forward_workspace<B, T>(q.head_dim), [&](std::size_t task, context& own) {
-      workspace::frame frame(own.workspace());
-      detail::forward_part<B, T>(frame, parts[task], parts.of_tile, q, k, v, opt).run(o, lse, own);
-    });
-  }
-
-  template <backend B, element T>
-  static void backward(in_heads<T> d_o, in_heads<T> q, in_heads<T> k, in_heads<T> v,
-                       attention_saved<const T, std::span<const accumulator_t<T>>> of_forward,
-                       attention_gradients<T> gradients, const attention_options& opt, context& ctx) {
-    const detail::backward_inputs<T> in{
-        d_o, q, k, v, of_forward.o, of_forward.lse, opt, detail::attention_scale(opt, q.head_dim)};
-    constexpr std::size_t block = detail::tile_extents<B>::keys;
-    const std::size_t blocks = std::max(detail::ceil_div(q.seq_len, block), detail::ceil_div(k.seq_len, block));
-    const bool of_queries = gradients.dq.data != nullptr;
-    const bool of_both = of_queries && gradients.dk.data != nullptr && gradients.dv.data != nullptr;
-    if (std::same_as<T, accumulator_t<T>> && blocks <= simd::plain_rows && of_both)
-      by_pairs<B, T>(in, gradients, blocks, ctx);
-    else if (of_queries || has_keys(gradients))
-      by_keys_and_queries<B, T>(in, gradients, ctx);
-    if (!gradients.dsinks.empty()) sink_gradients<B, T>(in, gradients.dsinks, ctx);
-  }
-
-  template <class T>
-  static bool has_keys(const attention_gradients<T>& to) {
-    return to.dk.data != nullptr || to.dv.data != nullptr;
-  }
-
-  /// Five products: each pair of a block of queries and a block of keys adds its shares to the outputs, which are as
-  /// wide as the sums. In step t the block of keys j meets the block of queries j + t: no two tasks of a step add to one
-  /// block, and every block gets its shares in the order of the steps.
-  template <backend B, element T>
-  static void by_pairs(const detail::backward_inputs<T>& in, attention_gradients<T> to, std::size_t blocks,
-                       context& ctx) {
-    clear<B, T>(to, ctx);
-    constexpr std::size_t block = detail::tile_extents<B>::keys;
-    const std::size_t across = in.k.batch * in.k.heads;
-    for (std::size_t step = 0; step < blocks; ++step)
-      detail::for_tasks(ctx, blocks * across, backward_workspace<B, T>(in.q.head_dim),
-                        [&](std::size_t task, context& own) {
-                          const std::size_t j = task / across * block, i = (task / across + step) % blocks * block;
-                          if (j >= in.k.seq_len || i >= in.q.seq_len) return;
-                          block_of_keys<B, T>(in, to, task % across, j, {i, std::min(i + block, in.q.seq_len)}, own);
-                        });
-  }
-
-  /// Seven products: dk and dv of every block of keys, over all queries; then dq of every tile of rows, over all keys. In
-  /// 16 bits nine: delta is made before, and waits in the rows of dq or apart. Fewer where some of them are not wanted.
-  template <backend B, element T>
-  static void by_keys_and_queries(detail::backward_inputs<T> in, attention_gradients<T> to, context& ctx) {
-    using extents = detail::tile_extents<B>;
-    const std::size_t bytes = backward_workspace<B, T>(in.q.head_dim), across = in.k.batch * in.k.heads;
-    const bool has_rows = in.q.seq_len != 0 && in.q.batch != 0 && to.dq.data != nullptr;
-    const detail::query_parts parts(in.q.batch, in.k.heads, in.q.heads, in.q.seq_len, extents::rows, 1);
-    const heads_view<T> kept = has_rows ? to.dq : detail::rows_for_delta(in.q, to);
-    if (kept.data != nullptr && sizeof(T) < sizeof(accumulator_t<T>)) {
-      detail::for_tasks(ctx, parts.size(), bytes,
-                        [&](std::size_t task, context& own) { deltas_of_rows<B, T>(in, kept, parts[task], own); });
-      in.kept_delta = kept;
-    }
-    detail::for_tasks(
-        ctx, has_keys(to) ? across * detail::ceil_div(in.k.seq_len, std::size_t{extents::keys}) : 0, bytes,
-        [&](std::size_t task, context& own) {
-          block_of_keys<B, T>(in, to, task % across, task / across * extents::keys, {0, in.q.seq_len}, own, false);
-        });
-    if (has_rows)
-      detail::for_tasks(ctx, parts.size(), bytes,
-                        [&](std::size_t task, context& own) { tile_of_rows<B, T>(in, to.dq, parts[task], own); });
-  }
-
-  /// f(first, n, k, v) for every tile of keys that these rows see.
-  template <backend B, element T, class F>
-  static void for_keys(detail::backward_rows<B, T>& rows, const detail::backward_inputs<T>& in,
-                       const detail::query_part& part, workspace::frame& frame, F f) {
-    using extents = detail::tile_extents<B>;
-    detail::key_tiles<B, T> keys(frame, in.k.head(part.batch, part.kv_head));
-    detail::key_tiles<B, T> values(frame, in.v.head(part.batch, part.kv_head));
-    const detail::key_range seen = rows.begin(part);
-    for (std::size_t j = seen.first / extents::keys * extents::keys; j < seen.end; j += extents::keys) {
-      const std::size_t n = extents::padded_keys(std::min(extents::keys, seen.end - j));
-      if (rows.kind({j, j + n}) != detail::tile_kind::hidden)
-        f(j, n, gemm_operand<T>{keys.at(j, n)}, gemm_operand<T>{values.at(j, n)});
-    }
-  }
-
-  /// delta of a tile of rows, in their rows of `to`.
-  template <backend B, element T>
-  static void deltas_of_rows(const detail::backward_inputs<T>& in, heads_view<T> to, const detail::query_part& part,
-                             context& own) {
-    workspace::frame frame(own.workspace());
-    detail::backward_rows<B, T> rows(frame, in);
-    double* sums = frame.template take<double>(detail::tile_extents<B>::rows);
-    std::fill_n(sums, part.rows(), 0.0);
-    for_keys<B, T>(rows, in, part, frame, [&](std::size_t j, std::size_t n, gemm_operand<T> k, gemm_operand<T> v) {
-      rows.add_to_delta(j, n, k, v, sums, own);
-    });
-    for (std::size_t h = 0; h < part.heads; ++h)
-      for (std::size_t i = 0; i < part.queries; ++i) rows.keep_delta(h, i, sums[i * part.heads + h], to);
-  }
-
-  /// What these queries of a group of heads add to dk and dv of the block of keys that begins at `first`. In pairs it is
-  /// added to what is there, and so is their share of dq; else it is all of dk and dv, and dq is not written.
-  template <backend B, element T>
-  static void block_of_keys(const detail::backward_inputs<T>& in, attention_gradients<T> to, std::size_t group,
-                            std::size_t first, detail::key_range queries, context& own, bool pairs = true) {
-    using A = accumulator_t<T>;
-    using extents = detail::tile_extents<B>;
-    workspace::frame frame(own.workspace());
-    const std::size_t d = in.q.head_dim, batch = group / in.k.heads, kv = group % in.k.heads;
-    const std::size_t count = std::min(extents::keys, in.k.seq_len - first), heads = in.q.heads / in.k.heads;
-    detail::backward_rows<B, T> rows(frame, in);
-    const std::size_t together = std::min(heads, extents::rows), of_tile = extents::rows / together;
-    const std::size_t of_strip = std::min(of_tile, extents::strip(of_tile, together));
-    detail::backward_keys<B, T> keys(
-        frame, in, batch, kv, detail::ceil_div(queries.size(), of_strip) * detail::ceil_div(heads, extents::rows));
-    matrix_view<A> dq(pairs ? frame.template take<A>(extents::rows * d) : nullptr, extents::rows, d);
-    keys.begin(first, count, d, to.dk.data != nullptr, to.dv.data != nullptr);
-    for (std::size_t h = 0; h < heads; h += extents::rows)
-      for (std::size_t i = queries.first, step = 0; i < queries.end; i += step) {
-        detail::query_part part{
-            batch, kv, kv * heads + h, std::min(extents::rows, heads - h), i, std::min(of_tile, queries.end - i)};
-        detail::key_range seen = rows.begin(part);
-        if (of_strip < part.queries && rows.kind({first, first + count}) == detail::tile_kind::border)
-          part = part.from(0, of_strip), seen = rows.begin(part);
-        step = part.queries;
-        if (rows.kind({first, first + count}) == detail::tile_kind::hidden) continue;
-        dq.rows = pairs ? rows.padded() : 0;
-        keys.add(rows, seen, dq, own);
-        if constexpr (std::same_as<T, A>)
-          for (std::size_t of = 0; pairs && of < part.heads; ++of)
-            detail::round_sums<row_backend<B>, A>(part.tensor(to.dq, of), matrix_view<const A>(part.of_head(dq, of)),
-                                                  true, own);
-      }
-    keys.finish(to.dk, to.dv, batch, kv, pairs, own);
-  }
-
-  /// dq of a tile of rows.
-  template <backend B, element T>
-  static void tile_of_rows(const detail::backward_inputs<T>& in, heads_view<T> to, const detail::query_part& part,
-                           context& own) {
-    using A = accumulator_t<T>;
-    using extents = detail::tile_extents<B>;
-    workspace::frame frame(own.workspace());
-    const std::size_t d = in.q.head_dim, blocks = detail::ceil_div(in.k.seq_len, std::size_t{extents::keys});
-    detail::backward_rows<B, T> rows(frame, in);
-    const matrix_view<A> dq(frame.template take<A>(extents::rows * d), part.rows(), d);
-    detail::chunk_sums<row_backend<B>, A> sums(frame, extents::rows * d, blocks, false);
-    sums.begin(part.rows(), d, {}, false);
-    bool begun = false;
-    for_keys<B, T>(rows, in, part, frame, [&](std::size_t j, std::size_t n, gemm_operand<T> k, gemm_operand<T> v) {
-      rows.scores(j, n, k, v, own);
-      auto to_sum = sums.next(own);
-      to_sum.sum.rows = rows.padded();
-      rows.dq(k, to_sum.sum, to_sum.more, own);
-      begun = true;
-    });
-    if (begun) sums.finish(dq, false, own);
-    for (std::size_t h = 0; h < part.heads; ++h) {
-      if (begun)
-        detail::round_sums<row_backend<B>, A>(part.tensor(to, h), matrix_view<const A>(part.of_head(dq, h)), false,
-                                              own);
-      else
-        detail::clear_matrix<row_backend<B>>(part.tensor(to, h), own);
-    }
-  }
-
-  /// dsinks, a task for each head.
-  template <backend B, element T>
-  static void sink_gradients(const detail::backward_inputs<T>& in, std::span<accumulator_t<T>> dsinks, context& ctx) {
-    using A = accumulator_t<T>;
-    using V = simd::vec<simd::scalar, double>;
-    constexpr std::size_t block = 256;
-    detail::for_tasks(ctx, in.q.heads, 0, [&](std::size_t h, context& own) {
-      const A sink = static_cast<A>(in.opt.sinks[h]);
-      A delta[block];
-      pack<V, 2> total{{V(0.0), V(0.0)}};
-      for (std::size_t b = 0; b < in.q.batch; ++b)
-        for (std::size_t i = 0; i < in.q.seq_len; i += block) {
-          const std::size_t count = std::min(block, in.q.seq_len - i);
-          detail::row_products<B, T>(in.d_o.head(b, h).rows_from(i, count), in.o.head(b, h).rows_from(i, count), delta,
-                                     1, own);
-          const A* lse = in.lse.data() + (b * in.q.heads + h) * in.q.seq_len + i;
-          for (std::size_t r = 0; r < count; ++r)
-            total =
-                simd::add_compensated(total.v[0], total.v[1],
-                                      V(-static_cast<double>(math::exp_nonpositive(sink - detail::finite_top(lse[r]))) *
-                                        static_cast<double>(delta[r])));
-        }
-      double sum;
-      simd::store(total.v[0] + total.v[1], &sum);
-      dsinks[h] = static_cast<A>(sum);
-    });
-  }
-
-  /// dq, dk and dv become 0.
-  template <backend B, element T>
-  static void clear(attention_gradients<T> to, context& ctx) {
-    const heads_view<T> all[] = {to.dq, to.dk, to.dv};
-    for (const heads_view<T>& of : all)
-      detail::for_tasks(ctx, of.batch * of.heads, 0, [&](std::size_t task, context& own) {
-        detail::clear_matrix<row_backend<B>>(of.head(task / of.heads, task % of.heads), own);
-      });
-  }
+struct attention_shapes {
+  heads_shape q, k;
 };
+/// Declares q, k and v, and what the options point to. Throws unless these fit together.
+template <class T>
+attention_shapes declare_attention(arguments& args, in_heads<T> q, in_heads<T> k, in_heads<T> v,
+                                   const attention_options& opt) {
+  using A = accumulator_t<T>;
+  args.at_least_one("heads", q.heads);
+  args.at_least_one("kv_heads", k.heads);
+  args.at_least_one("head_dim", q.head_dim);
+  args.that(q.heads % std::max<std::size_t>(k.heads, 1) == 0, error_code::shape, "heads", "no multiple of kv_heads",
+            "as many query heads for every key/value head");
+  args.finite<A>("scale", opt.scale);
+  args.softcap<A>(opt.softcap);
+  args.that(opt.offset <= workspace::most_bytes, error_code::argument, "offset", "too large", "a position");
+  const bool causal = opt.mask == attention_mask::causal;
+  const std::size_t keys = causal ? opt.offset + q.seq_len : k.seq_len;
+  const attention_shapes of{{q.batch, q.heads, q.seq_len, q.head_dim}, {q.batch, k.heads, keys, q.head_dim}};
+  args.in("q", q, of.q);
+  args.in("k", k, of.k);
+  args.in("v", v, of.k);
+  const std::span<const std::int32_t> cumulative = opt.cumulative_lengths;
+  args.optional_in("cumulative_lengths", cumulative, cumulative.size());
+  args.that(cumulative.empty() || is_partition(cumulative, keys), error_code::argument, "cumulative_lengths",
+            "no partition of the keys", "0, and the ends of all documents, the last one at the number of keys");
+  args.that(cumulative.empty() || opt.offset + q.seq_len <= keys, error_code::argument, "cumulative_lengths",
+            "of fewer keys than the position of the last query", "a document for every query");
+  args.optional_in("sinks", opt.sinks.empty() ? std::span<const float>{} : opt.sinks, q.heads);
+  return of;
+}
+}  // namespace TIGON_ABI
+}  // namespace detail
+
+/// Bytes of workspace that attention_forward takes on `workers` workers: ctx.executor().workers(). The same for every
+/// length.
+template <class B = default_backend, class T>
+std::size_t attention_workspace([[maybe_unused]] std::size_t seq_len, std::size_t head_dim,
+                                [[maybe_unused]] const attention_options& opt = {}, std::size_t workers = 1) {
+  return workspace::bytes_for<std::byte>(workers,
+                                         kernel_for<op::attention, B>::template forward_workspace<B, T>(head_dim));
+}
+/// Bytes of workspace that attention_backward takes.
+template <class B = default_backend, class T>
+std::size_t attention_backward_workspace([[maybe_unused]] std::size_t seq_len, std::size_t head_dim,
+                                         [[maybe_unused]] const attention_options& opt = {}, std::size_t workers = 1) {
+  return workspace::bytes_for<std::byte>(workers,
+                                         kernel_for<op::attention, B>::template backward_workspace<B, T>(head_dim));
+}
+
+/// o and lse from q, k and v. See attention_options for the contract.
+template <class B = default_backend, class T>
+void attention_forward(in_heads<T> q, in_heads<T> k, in_heads<T> v, heads_view<T> o,
+                       std::type_identity_t<saved_t<op::attention, B, accumulator_t<T>>> lse,
+                       attention_options opt = {}, context& ctx = default_context()) {
+  static_assert(admits<B, T>());
+  arguments args("attention_forward");
+  const detail::attention_shapes of = detail::declare_attention<T>(args, q, k, v, opt);
+  args.out("o", o, of.q);
+  args.out("lse", lse, q.batch * q.heads * q.seq_len);
+  args.check();
+  ctx.workspace().expect("attention_forward",
+                         attention_workspace<B, T>(q.seq_len, q.head_dim, opt, ctx.executor().workers()));
+  kernel_for<op::attention, B>::template forward<B, T>(q, k, v, o, lse, opt, ctx);
+}
+
+/// dq, dk and dv from do, the inputs and what forward left. See attention_options for the contract.
+template <class B = default_backend, class T>
+void attention_backward(
+    in_heads<T> d_o, in_heads<T> q, in_heads<T> k, in_heads<T> v,
+    std::type_identity_t<attention_saved<const T, saved_t<op::attention, B, const accumulator_t<T>>>> saved,
+    attention_gradients<T> gradients, attention_options opt = {}, context& ctx = default_context()) {
+  static_assert(admits<B, T>());
+  arguments args("attention_backward");
+  const detail::attention_shapes of = detail::declare_attention<T>(args, q, k, v, opt);
+  args.in("do", d_o, of.q);
+  args.in("o", saved.o, of.q);
+  args.in("lse", saved.lse, q.batch * q.heads * q.seq_len);
+  if (gradients.dv.data != nullptr) args.out("dv", gradients.dv, of.k);
+  if (gradients.dk.data != nullptr) args.out("dk", gradients.dk, of.k);
+  if (gradients.dq.data != nullptr) args.out("dq", gradients.dq, of.q);
+  args.that(sizeof(T) == sizeof(accumulator_t<T>) || gradients.dk.data == nullptr || gradients.dq.data != nullptr ||
+                !gradients.delta.empty() || q.batch == 0 || q.seq_len == 0,
+            error_code::argument, "dq", "absent, beside a dk of 16 bits", "dq, whose rows hold delta, or delta");
+  if (gradients.delta.empty()) gradients.delta = {};
+  args.optional_out("delta", gradients.delta, q.batch * q.heads * q.seq_len);
+  if (gradients.dsinks.empty()) gradients.dsinks = {};
+  args.optional_out("dsinks", gradients.dsinks, q.heads);
+  args.that(gradients.dsinks.empty() || !opt.sinks.empty(), error_code::argument, "dsinks", "given without sinks",
+            "sinks, or no dsinks");
+  args.check();
+  ctx.workspace().expect("attention_backward",
+                         attention_backward_workspace<B, T>(q.seq_len, q.head_dim, opt, ctx.executor().workers()));
+  kernel_for<op::attention, B>::template backward<B, T>(d_o, q, k, v, saved, gradients, opt, ctx);
+}
 
 }  // namespace tigon
 

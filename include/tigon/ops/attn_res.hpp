@@ -1,226 +1,151 @@
 // Attention over depth: every token attends to what the blocks before have left for it, forward and backward.
-//
-// Written row by row (rows/row.hpp), not as a program: a row of each of N blocks is reduced and mapped, where N is
-// known at run time. Forward needs the highest score of the blocks before, and backward all sums of a token.
 #ifndef TIGON_OPS_ATTN_RES_HPP
 #define TIGON_OPS_ATTN_RES_HPP
 
-#include <tigon/ops/attn_res_contract.hpp>
-#include <tigon/ops/attn_res_program.hpp>
-#include <tigon/ops/row_scale.hpp>
-#include <tigon/rows/reduce_map.hpp>
+#include <tigon/core/arguments.hpp>
+#include <tigon/ops/depth/attn_res_kernel.hpp>
 
 namespace tigon {
 
-template <>
-struct kernel<op::attn_res, backends::generic> {
-  template <class A>
-  using saved = std::span<A>;  // alpha and rstd, a row of numbers a token each
+/// Every token's weighted mean of N blocks; the weights come from a learned query and the normalised blocks.
+///
+///   rstd[i,n]  = 1 / sqrt(mean_j v[n,i,j]^2 + eps)
+///   score[i,n] = sum_j w_query[j] * w_norm[j] * v[n,i,j] * rstd[i,n],   alpha[i,:] = softmax of score[i,:]
+///   y[i,j]     = sum_n alpha[i,n] * v[n,i,j]
+///   da[i,n]    = sum_j dy[i,j] v[n,i,j],   ds = alpha * (da - sum_n alpha da),   u = w_query * w_norm
+///   dv[n]      = alpha * dy + ds * rstd * (u - rstd * score / cols * v)
+///   dw_query   = p * w_norm,   dw_norm = p * w_query,   p[j] = sum_i,n ds * rstd * v[n,i,j]
+///
+/// Formula    docs/formulas/attn_res.md; Kimi Team, "Attention Residuals", 2026.
+/// Shapes     v, dv N blocks [rows, cols]; y, dy [rows, cols]; w_query, w_norm, dw_query, dw_norm [cols], either of
+///            the last two may be `absent`: that weight is frozen; alpha and rstd [rows * N], a row of N numbers a
+///            token. N and cols at least 1, rows may be 0.
+/// Types      v, y, dy, dv one of f32, bf16, f16, f64; w_query and w_norm of one type, any of them (f64 only with
+///            f64).
+/// Precision  f32 (f64 for f64), f64 for scores and what they are made of; y, dv, dw_query and dw_norm are rounded
+///            once. round_key also rounds what the query meets; backward takes that rounding for the identity.
+/// Options    backward: alpha and rstd decide, eps and round_key do not count.
+/// Writes     y, alpha, rstd, dv; dw_query and dw_norm are overwritten, or added to with gradient::accumulate.
+/// Aliasing   backward: each block of dv may be the same block of v. forward: none. Otherwise any layout in which no
+///            element is shared.
+/// Throws     tigon::error: shape, stride, alias, argument (eps negative, or outside option_range), workspace; before
+///            the first write.
+/// Range      forward: blocks of any size that their type holds, where rstd is a number of its own; backward: where
+///            sums of dy v are finite. NaN or an infinity makes its token of y and dv NaN, and dw_query and dw_norm.
+/// Max error  f32 4e-6, bf16 4e-3 of |reference| + its root mean square; gradients 2e-5, 8e-3
+///            (tests/ops/attn_res_test.cpp). Of scores whose terms |v w_query w_norm| rstd have a sum S above 64, forward's
+///            is 4e-6 (S / 64 - 1) more. Where blocks cancel, forward's is of their root mean square
+///            (tests/fuzz/norms.cpp).
+///
+/// ```cpp
+/// std::vector<float> v(3 * 4 * 64, 0.5f), w(64, 1), query(64, 0.1f), h(4 * 64), alpha(3 * 4), rstd(3 * 4);
+/// std::vector<float> dv(v.size()), dw(64), dquery(64);
+/// const auto blocks = tigon::blocks_view<float>::stacked(v.data(), 3, 4, 64);
+/// const tigon::matrix_view out(h.data(), 4, 64);
+/// tigon::attn_res_forward(blocks, w, query, out, alpha, rstd);
+/// tigon::attn_res_backward(
+///     out, blocks, w, query, {alpha, rstd},
+///     tigon::attn_res_gradients{tigon::blocks_view<float>::stacked(dv.data(), 3, 4, 64), dw, dquery});  // dy = y
+/// ```
+struct attn_res_options;
 
-  static constexpr std::size_t together = detail::blocks_together;
+/// Bytes of workspace that attn_res_forward takes.
+template <class B = default_backend, class T>
+std::size_t attn_res_workspace(std::size_t cols, const context& ctx = default_context()) {
+  using A = accumulator_t<T>;
+  return workspace::bytes_for<A>(cols) + simd::scratch_workspace<B, A>(cols, 1, ctx);
+}
 
-  template <backend B, element T, element W>
-  static void forward(in_blocks<T> v, in_vector<W> w_query, in_vector<W> w_norm, matrix_view<T> y,
-                      std::span<accumulator_t<T>> alpha, std::span<accumulator_t<T>> rstd, attn_res_options opt,
-                      context& ctx) {
-    using A = accumulator_t<T>;
-    workspace::frame frame(ctx.workspace());
-    const in_vector<A> u = query<B, A>(w_query, w_norm, frame, ctx);
-    const double eps = opt.eps;
-    const bool round_key = opt.round_key;
-    A *const alphas = alpha.data(), *const rstds = rstd.data();
-    for_rows_with_scratch<B, A>(ctx, y.rows, y.cols, 1, [=] TIGON_FN(auto row) {
-      A *const as = alphas + row.i * v.blocks, *const rs = rstds + row.i * v.blocks;
-      const auto mean = row.scratch(0);
-      row.map(reads(constant(A(0))), writes(mean), [](auto zero) { return zero; });
-      detail::depth_softmax<A> over;
-      for (std::size_t n = 0; n < v.blocks; n += together) {
-        const std::size_t count = std::min(together, v.blocks - n);
-        const bool last = n + count == v.blocks;
-        const auto at = [=](std::size_t k) { return v[n + std::min(k, count - 1)]; };
-        const auto s = sums(
-            row,
-            [](auto x0, auto x1, auto x2, auto x3, auto c) {
-              return pack{x0 * x0, x1 * x1, x2 * x2, x3 * x3, x0 * c, x1 * c, x2 * c, x3 * c};
-            },
-            read_again(at(0)), read_again(at(1)), read_again(at(2)), read_again(at(3)), u);
-        for (std::size_t k = 0; k < count; ++k) {
-          const double width = static_cast<double>(row.cols);
-          double square = s[k] / width + eps, product = s[together + k];
-          const double p = detail::scale_for_squares<A>(square);
-          if (row.cols <= narrow || p != 1) {
-            const auto exact = exact_sums(row, at(k), w_query, w_norm, p);
-            square = exact[0] / width + eps * p * p, product = exact[1];
-          }
-          const double r = square <= std::numeric_limits<double>::max() ? math::rsqrt(square) : nan;
-          const A scale = static_cast<A>(r * p);
-          double score = product * r;
-          if (round_key)
-            score = row.sum(reads(at(k), w_query, w_norm),
-                            [=](auto x, auto q, auto g) { return round_to<W>(round_to<W>(x * scale) * g) * q; });
-          if (row.first()) rs[n + k] = scale;
-          over.add(k, score);
-        }
-        over.weigh(count);
-        const A f = over.factor(last), b = over.before * f, w0 = over.weight[0] * f, w1 = over.weight[1] * f,
-                w2 = over.weight[2] * f, w3 = over.weight[3] * f;
-        if (row.first()) {
-          for (std::size_t m = 0; m < n; ++m) as[m] *= over.before;
-          for (std::size_t k = 0; k < count; ++k) as[n + k] = over.weight[k];
-        }
-        const auto add_to = [=](auto to) {
-          row.map(reads(at(0), at(1), at(2), at(3), mean), writes(to), [=](auto x0, auto x1, auto x2, auto x3, auto m) {
-            return fma(x0, w0, x1 * w1) + fma(x2, w2, fma(x3, w3, m * b));
-          });
-        };
-        if (last)
-          add_to(y);
-        else
-          add_to(mean);
-      }
-      for (std::size_t n = 0; n < v.blocks; ++n)
-        if (row.first()) as[n] *= over.factor(true);
-    });
+/// Bytes of workspace that attn_res_backward takes, with gradients of weights or without both.
+template <class B = default_backend, class T>
+std::size_t attn_res_backward_workspace(std::size_t blocks, std::size_t rows, std::size_t cols,
+                                        parameters of = parameters::trained) {
+  using A = accumulator_t<T>;
+  const std::size_t all = workspace::bytes_for<A>(cols) + workspace::bytes_for<A>(2, rows, blocks);
+  if (of == parameters::frozen) return all;
+  return all + workspace::bytes_for<A>(cols) + simd::partials_workspace<B, A>(rows, cols, 1);
+}
+
+namespace detail {
+inline namespace TIGON_ABI {
+/// N matrices of that shape.
+template <class T>
+void expect_blocks(const expects& expect, std::string_view name, blocks_view<T> v, std::size_t blocks, std::size_t rows,
+                   std::size_t cols) {
+  expect.size(std::string("blocks of ") + std::string(name), v.blocks, blocks);
+  for (std::size_t n = 0; n < v.blocks; ++n)
+    expect.matrix(name, v[n], rows, cols, std::is_const_v<T> ? view_use::read : view_use::written);
+}
+}  // namespace TIGON_ABI
+}  // namespace detail
+
+/// y, alpha and rstd from the blocks and the weights. See attn_res_options for the contract.
+template <class B = default_backend, class T, parameter Q, parameter N>
+void attn_res_forward(in_blocks<T> v, const Q& w_query, const N& w_norm, matrix_view<T> y,
+                      std::type_identity_t<saved_t<op::attn_res, B, accumulator_t<T>>> alpha,
+                      std::type_identity_t<saved_t<op::attn_res, B, accumulator_t<T>>> rstd, attn_res_options opt = {},
+                      context& ctx = default_context()) {
+  static_assert(admits<B, T>());
+  const auto query = as_in_vector<T>(w_query);
+  const auto norm = as_in_vector<T>(w_norm);
+  static_assert(admits_parameter<T, decltype(query), decltype(norm)>());
+  const expects expect("attn_res_forward");
+  expect.at_least_one("blocks of v", v.blocks);
+  expect.at_least_one("cols", v.cols);
+  expect.eps<accumulator_t<T>>(opt.eps);
+  detail::expect_blocks(expect, "v", v, v.blocks, v.rows, v.cols);
+  for (std::size_t n = 0; n < v.blocks; ++n) {
+    arguments args("attn_res_forward");
+    args.in("v", v[n]);
+    args.in("w_query", query, v.cols);
+    args.in("w_norm", norm, v.cols);
+    args.out("y", y, v.rows, v.cols);
+    args.out("rstd", rstd, v.rows * v.blocks);
+    args.out("alpha", alpha, v.rows * v.blocks);
+    args.check();
   }
+  ctx.workspace().expect("attn_res_forward", attn_res_workspace<B, T>(v.cols, ctx));
+  kernel_for<op::attn_res, B>::template forward<B, T>(v, query, norm, y, alpha, rstd, opt, ctx);
+}
 
-  template <backend B, element T, element W>
-  static void backward(in_matrix<T> dy, in_blocks<T> v, in_vector<W> w_query, in_vector<W> w_norm,
-                       attn_res_saved<std::span<const accumulator_t<T>>> of_forward,
-                       attn_res_gradients<T, vector_view<W>, vector_view<W>> gradients, attn_res_options opt,
-                       context& ctx) {
-    const std::span<const accumulator_t<T>> alpha = of_forward.alpha, rstd = of_forward.rstd;
-    const blocks_view<T> dv = gradients.dv;
-    const vector_view<W> dw_query = gradients.dw_query, dw_norm = gradients.dw_norm;
-    using A = accumulator_t<T>;
-    workspace::frame frame(ctx.workspace());
-    const in_vector<A> u = query<B, A>(w_query, w_norm, frame, ctx);
-    const bool sums_p = dw_query || dw_norm;
-    const vector_view<A> p{sums_p ? frame.template take<A>(dy.cols) : nullptr, dy.cols};
-    A* const products = frame.template take<A>(2 * dy.rows * v.blocks);
-    const A *const alphas = alpha.data(), *const rstds = rstd.data();
-    const A per_col = A(1) / static_cast<A>(dy.cols);
-    for_row_parts_with_partials<with_whole_rows<B>, A>(
-        ctx, dy.rows, dy.cols,
-        [=] TIGON_FN(auto row) TIGON_LAMBDA {
-          const A *const as = alphas + row.i * v.blocks, *const rs = rstds + row.i * v.blocks;
-          A* const of = products + 2 * row.i * v.blocks;  // sums of dy v and u v, block by block
-          const auto p_row = row.partial(0);
-          for (std::size_t n = 0; n < v.blocks; n += together) {
-            const std::size_t count = std::min(together, v.blocks - n);
-            const auto at = [=](std::size_t k) { return v[n + std::min(k, count - 1)]; };
-            const auto s = sums(
-                row,
-                [](auto x0, auto x1, auto x2, auto x3, auto d, auto c) {
-                  return pack{x0 * d, x1 * d, x2 * d, x3 * d, x0 * c, x1 * c, x2 * c, x3 * c};
-                },
-                at(0), at(1), at(2), at(3), dy, u);
-            for (std::size_t k = 0; k < count; ++k)
-              if (row.first())
-                of[2 * (n + k)] = static_cast<A>(s[k]), of[2 * (n + k) + 1] = static_cast<A>(s[together + k]);
-          }
-          // Relative to the da of the block with most weight: where that has nearly all weight, its da is nearly the
-          // mean, and their difference is the sum over the other blocks.
-          std::size_t most = 0;
-          for (std::size_t n = 1; n < v.blocks; ++n) most = as[n] > as[most] ? n : most;
-          const A base = of[2 * most];
-          A mean(0);
-          for (std::size_t n = 0; n < v.blocks; ++n) mean += as[n] * (of[2 * n] - base);
-          const auto ds = [=](std::size_t n) { return as[n] * (of[2 * n] - base - mean) * rs[n]; };
-          const auto shrink = [=](std::size_t n) { return ds(n) * (rs[n] * of[2 * n + 1]) * rs[n] * per_col; };
-          // dv in a part of the row, and what it adds to p, if that is wanted.
-          const auto map_part = [=](const auto& part, auto... p_part) TIGON_LAMBDA {
-            std::size_t n = 0;
-            for (; n + 2 <= v.blocks; n += 2) {
-              const A a0 = as[n], d0 = ds(n), c0 = shrink(n), a1 = as[n + 1], d1 = ds(n + 1), c1 = shrink(n + 1);
-              part.map(reads(dy, u, v[n], v[n + 1], p_part...), writes(dv[n], dv[n + 1], p_part...),
-                       [=](auto d, auto c, auto x0, auto x1, auto... sum) {
-                         return pack{fma(d, a0, fnma(x0, c0, c * d0)), fma(d, a1, fnma(x1, c1, c * d1)),
-                                     fma(x0, d0, fma(x1, d1, sum))...};
-                       });
-            }
-            if (n == v.blocks) return;
-            const A a = as[n], d0 = ds(n), c0 = shrink(n);
-            part.map(reads(dy, u, v[n], p_part...), writes(dv[n], p_part...), [=](auto d, auto c, auto x, auto... sum) {
-              return pack{fma(d, a, fnma(x, c0, c * d0)), fma(x, d0, sum)...};
-            });
-          };
-          // Some columns at a time: dy, u and p stay in L1 from block to block.
-          constexpr std::size_t width = 2 * columns_per_block<B>();
-          for (std::size_t first = 0; first < row.cols; first += width) {
-            const auto part = row.part(first, std::min(width, row.cols - first));
-            if (p_row)
-              map_part(part, p_row);
-            else
-              map_part(part);
-          }
-        },
-        parameter_gradient<A>{p});
-    weight_gradients<B, A>(p, w_query, w_norm, dw_query, dw_norm, opt, ctx);
-  }
-
-  /// Sums over a row; of a short one in parts, because the error of a score is the relative error of its weight.
-  template <class Row, class F, class... X>
-  static TIGON_INLINE std::array<double, 2 * together> sums(Row row, F f, X... x) {
-    std::array<double, 2 * together> total{};
-    const std::size_t width = row.cols <= 512 ? 64 : row.cols;
-    for (std::size_t first = 0; first < row.cols; first += width) {
-      const auto part = row.part(first, std::min(width, row.cols - first)).sum(reads(x...), f);
-      for (std::size_t k = 0; k < total.size(); ++k) total[k] += part[k];
+/// dv, dw_query and dw_norm from dy and what forward left. See attn_res_options for the contract.
+template <class B = default_backend, class T, parameter Q, parameter N, parameter DQ, parameter DN>
+void attn_res_backward(in_matrix<T> dy, in_blocks<T> v, const Q& w_query, const N& w_norm,
+                       std::type_identity_t<attn_res_saved<saved_t<op::attn_res, B, const accumulator_t<T>>>> saved,
+                       const attn_res_gradients<T, DQ, DN>& gradients, attn_res_options opt = {},
+                       context& ctx = default_context()) {
+  static_assert(admits<B, T>());
+  const auto query = as_in_vector<T>(w_query);
+  const auto norm = as_in_vector<T>(w_norm);
+  const attn_res_gradients to{gradients.dv, as_out_vector<T>(gradients.dw_query), as_out_vector<T>(gradients.dw_norm)};
+  static_assert(admits_parameter<T, decltype(query), decltype(norm), decltype(to.dw_query), decltype(to.dw_norm)>());
+  const expects expect("attn_res_backward");
+  expect.at_least_one("blocks of v", v.blocks);
+  expect.at_least_one("cols", v.cols);
+  detail::expect_blocks(expect, "v", v, v.blocks, v.rows, v.cols);
+  detail::expect_blocks(expect, "dv", to.dv, v.blocks, v.rows, v.cols);
+  for (std::size_t n = 0; n < v.blocks; ++n) {
+    arguments args("attn_res_backward");
+    args.in("v", v[n]);
+    args.in("dy", dy, v.rows, v.cols);
+    args.in("w_query", query, v.cols);
+    args.in("w_norm", norm, v.cols);
+    args.in("alpha", saved.alpha, v.rows * v.blocks);
+    args.in("rstd", saved.rstd, v.rows * v.blocks);
+    args.out("dv", to.dv[n]).may_be("v");
+    args.optional_out("dw_norm", to.dw_norm, v.cols);
+    args.optional_out("dw_query", to.dw_query, v.cols);
+    args.check();
+    // A block of dv may be that of v with its number, and no other.
+    for (std::size_t m = 0; m < v.blocks; ++m) {
+      if (m != n) expect.disjoint("dv", to.dv[n], "v", v[m]);
+      if (m < n) expect.disjoint("dv", to.dv[n], "another block of dv", to.dv[m]);
     }
-    return total;
   }
-  static constexpr double nan = std::numeric_limits<double>::quiet_NaN();
-  /// A few columns, or squares that leave the range: all of it in f64, of p v.
-  static constexpr std::size_t narrow = 64;
-  template <class Row, class X, class W>
-  static TIGON_INLINE std::array<double, 2> exact_sums(Row row, X x, W w_query, W w_norm, double p) {
-    double square = 0, product = 0;
-    for (std::size_t j = 0; j < row.cols; ++j) {
-      const double v = row.at(x, j) * p, q = row.at(w_query, j), g = row.at(w_norm, j);
-      square += v * v;
-      product += v * q * g;
-    }
-    return {square, product};
-  }
-
-  /// u = w_query * w_norm.
-  template <backend B, class A, element W>
-  static in_vector<A> query(in_vector<W> w_query, in_vector<W> w_norm, workspace::frame& frame, context& ctx) {
-    const vector_view<A> u{frame.template take<A>(w_query.size), w_query.size};
-    map_rows<B>(ctx, detail::product_program{}, reads(as_row(w_query), as_row(w_norm)), writes(as_row(u)));
-    return u;
-  }
-
-  template <backend B, class A, element W>
-  static void weight_gradients(in_vector<A> p, in_vector<W> w_query, in_vector<W> w_norm, vector_view<W> dw_query,
-                               vector_view<W> dw_norm, attn_res_options opt, context& ctx) {
-    if (!dw_query || !dw_norm) {
-      if (dw_query) weight_gradient<B, A>(p, w_norm, dw_query, opt, ctx);
-      if (dw_norm) weight_gradient<B, A>(p, w_query, dw_norm, opt, ctx);
-      return;
-    }
-    const auto run = [&](auto... old) {
-      map_rows<B>(ctx, detail::attn_res_weight_gradients{}, reads(as_row(p), as_row(w_query), as_row(w_norm), old...),
-                  writes(as_row(dw_query), as_row(dw_norm)));
-    };
-    if (opt.dparams == gradient::accumulate)
-      run(as_row(dw_query), as_row(dw_norm));
-    else
-      run();
-  }
-  /// Of one of the two.
-  template <backend B, class A, element W>
-  static void weight_gradient(in_vector<A> p, in_vector<W> other, vector_view<W> dw, attn_res_options opt,
-                              context& ctx) {
-    const auto run = [&](auto... old) {
-      map_rows<B>(ctx, detail::attn_res_weight_gradient{}, reads(as_row(p), as_row(other), old...), writes(as_row(dw)));
-    };
-    if (opt.dparams == gradient::accumulate)
-      run(as_row(dw));
-    else
-      run();
-  }
-};
+  const parameters of = trained_if(to.dw_query.data != nullptr || to.dw_norm.data != nullptr);
+  ctx.workspace().expect("attn_res_backward", attn_res_backward_workspace<B, T>(v.blocks, v.rows, v.cols, of));
+  kernel_for<op::attn_res, B>::template backward<B, T>(dy, v, query, norm, saved, to, opt, ctx);
+}
 
 }  // namespace tigon
 

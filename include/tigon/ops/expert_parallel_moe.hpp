@@ -2,140 +2,47 @@
 #ifndef TIGON_OPS_EXPERT_PARALLEL_MOE_HPP
 #define TIGON_OPS_EXPERT_PARALLEL_MOE_HPP
 
-#include <tigon/ops/expert_exchange.hpp>
-#include <tigon/ops/moe.hpp>
+#include <tigon/core/arguments.hpp>
+#include <tigon/ops/moe/expert_parallel_moe_kernel.hpp>
 
 namespace tigon {
 
-template <>
-struct kernel<op::expert_parallel_moe, backends::generic> {
-  template <class>
-  using saved = no_state;
-  using parts = kernel<op::moe, backends::generic>;
-
-  template <backend B, element T, element W, token_id I, element R, class Gate>
-  static void forward(communicator_ref comm, in_matrix<T> x, moe_choices<I, R> choices, moe_weights<const W> w,
-                      matrix_view<T> y, const moe_options_for<Gate>& opt, context& ctx) {
-    using A = accumulator_t<T>;
-    using rows = row_backend<B>;
-    const moe_shape s{x.rows, choices.indices.cols, w.experts, x.cols, w.down.cols};
-    workspace::frame frame(ctx.workspace());
-    auto exchange = exchange_of<B, A, I>(comm, choices.indices, s, true, frame, ctx);
-    const matrix_view<const T> tokens = detail::gather_ranks<rows, T, T>(comm, x, frame, ctx);
-    const detail::moe_pairs pairs = exchange.all();
-    const auto planes = detail::moe_planes<T>::in(frame, moe_pass::forward, s, pairs.most);
-    const matrix_view<A> sum = parts::template sum_of<A>(frame, y);
-    for (std::size_t e = 0; e < s.experts; ++e) {
-      const auto weights = detail::expert<const W>::of(w, e, s, opt.layout);
-      workspace::frame of_expert(ctx.workspace());
-      const auto biases = detail::expert_biases<A>::template of<rows>(of_expert, weights, ctx);
-      pairs.for_chunks(exchange.first_expert() + e, [&](detail::moe_chunk c) {
-        parts::template forward_chunk<B, T, W>(tokens, c, planes.first(c.rows), weights, biases, matrix_view<T>{},
-                                               parts::template gate_of<rows, T>(opt), ctx);
-        exchange.round(planes.out, ctx);
-      });
-    }
-    exchange.finish(planes.out, ctx);
-    detail::clear_matrix<rows>(sum, ctx);
-    exchange.combine(choices.weights, sum, ctx);
-    if constexpr (!parts::template wide<T>) parts::template copy<rows>(sum, y, ctx);
-  }
-
-  template <backend B, element T, element W, element G, token_id I, element R, class Gate>
-  static void backward(communicator_ref comm, in_matrix<T> dy, in_matrix<T> x, moe_choices<I, R> choices,
-                       moe_weights<const W> w, moe_gradients<T, G, R> to, const moe_options_for<Gate>& opt,
-                       context& ctx) {
-    using A = accumulator_t<T>;
-    using rows = row_backend<B>;
-    const moe_shape s{x.rows, choices.indices.cols, w.experts, x.cols, w.down.cols};
-    const bool dx = to.dx.data != nullptr;
-    workspace::frame frame(ctx.workspace());
-    auto exchange = exchange_of<B, A, I>(comm, choices.indices, s, dx, frame, ctx);
-    detail::moe_operands<T, A> operands{detail::gather_ranks<rows, T, T>(comm, dy, frame, ctx),
-                                        detail::gather_ranks<rows, T, T>(comm, x, frame, ctx),
-                                        {},
-                                        detail::gather_ranks<rows, A, R>(comm, choices.weights, frame, ctx),
-                                        {},
-                                        dx};
-    const std::size_t all_tokens = comm.size() * s.tokens;
-    if (to.dweights.data != nullptr) operands.dweights = {frame.take<A>(all_tokens * s.choices), all_tokens, s.choices};
-    const detail::moe_pairs pairs = exchange.all();
-    const auto planes = detail::moe_planes<T>::in(frame, moe_pass::backward, s, pairs.most);
-    const matrix_view<A> sum = parts::template sum_of<A>(frame, to.dx);
-    for (std::size_t e = 0; e < s.experts; ++e) {
-      const auto weights = detail::expert<const W>::of(w, e, s, opt.layout);
-      const std::size_t index = exchange.first_expert() + e;
-      workspace::frame of_expert(ctx.workspace());
-      const auto biases = detail::expert_biases<A>::template of<rows>(of_expert, weights, ctx);
-      detail::expert_gradients<B, T, G> dw(of_expert, parts::gradients_of(to, e, s, opt.layout), pairs.chunks(index),
-                                           opt.dw == gradient::accumulate);
-      pairs.for_chunks(index, [&](detail::moe_chunk c) {
-        parts::template backward_chunk<B, T, W>(operands, c, planes.first(c.rows), weights, biases, dw,
-                                                parts::template gate_of<rows, T>(opt), ctx);
-        exchange.round(planes.out, ctx);
-      });
-      dw.finish(ctx);
-    }
-    exchange.finish(planes.out, ctx);
-    if (operands.dweights.data != nullptr) own_weights<I, R, A>(comm, operands.dweights, choices.indices, s, to, frame);
-    if (!dx) return;
-    detail::clear_matrix<rows>(sum, ctx);
-    exchange.combine(matrix_view<const R>{}, sum, ctx);
-    if constexpr (!parts::template wide<T>) parts::template copy<rows>(sum, to.dx, ctx);
-  }
-
-  /// The gradients of the routing weights of this rank's tokens, each from the rank of its expert.
-  template <token_id I, element R, element A, class Gradients>
-  static void own_weights(communicator_ref comm, matrix_view<A> made, matrix_view<const I> indices, moe_shape s,
-                          const Gradients& to, workspace::frame& frame) {
-    const std::size_t n = made.rows * made.cols;
-    A* all = frame.take<A>(comm.size() * n);
-    comm::all_gather<A>(comm, {made.data, n}, std::span(all, comm.size() * n));
-    for (std::size_t t = 0; t < s.tokens; ++t)
-      for (std::size_t j = 0; j < s.choices; ++j) {
-        const std::size_t rank = static_cast<std::size_t>(indices.row(t)[j]) / s.experts;
-        to.dweights.row(t)[j] = static_cast<R>(all[rank * n + (comm.rank() * s.tokens + t) * s.choices + j]);
-      }
-  }
-
-  /// The pairs of all ranks, and of this one's tokens, in the order of all experts.
-  template <backend B, class A, token_id I>
-  static detail::expert_exchange<row_backend<B>, A> exchange_of(communicator_ref comm, matrix_view<const I> indices,
-                                                                moe_shape own, bool sends, workspace::frame& frame,
-                                                                context& ctx) {
-    moe_shape all = own;
-    own.experts = all.experts = comm.size() * own.experts, all.tokens = comm.size() * own.tokens;
-    const auto of_all =
-        parts::template sorted<B, A, I>(detail::gather_indices<I>(comm, indices, frame), all, frame, ctx);
-    const auto of_own = parts::template sorted<B, A, I>(indices, own, frame, ctx);
-    const std::size_t pairs = own.tokens * own.choices;
-    auto* positions = frame.template take<std::int64_t>(pairs);
-    for (std::size_t p = 0; p < pairs; ++p) positions[of_own.scatter[p]] = static_cast<std::int64_t>(p);
-    return {comm, of_all, of_own, positions, sends, frame};
-  }
-
-  template <backend B, element T, element W, element G, token_id I>
-  static std::size_t workspace_bytes(moe_pass pass, moe_shape own, std::size_t ranks, std::size_t workers,
-                                     parameters of, bool biases) {
-    using A = accumulator_t<T>;
-    const bool trains = pass == moe_pass::backward || pass == moe_pass::recompute;
-    moe_shape of_own = own, all = own;
-    of_own.experts = all.experts = workspace::product(ranks, own.experts);
-    all.tokens = workspace::product(ranks, own.tokens);
-    const std::size_t most = detail::chunk_rows<B, A>(all), pairs = workspace::product(own.tokens, own.choices);
-    std::size_t bytes = detail::gather_ranks_bytes<I>(ranks, own.tokens, own.choices);
-    bytes += detail::moe_pairs::bytes(all) + detail::moe_pairs::bytes(of_own);
-    bytes += workspace::bytes_for<std::int64_t>(pairs) + moe_routing_workspace(all.experts);
-    bytes += detail::expert_exchange<row_backend<B>, A>::bytes(ranks, most, own);
-    bytes += (trains ? 2 : 1) * detail::gather_ranks_bytes<T>(ranks, own.tokens, own.hidden);
-    if constexpr (!parts::template wide<T>) bytes += workspace::bytes_for<A>(own.tokens, own.hidden);
-    if (trains)
-      bytes += detail::gather_ranks_bytes<A>(ranks, own.tokens, own.choices) +
-               workspace::bytes_for<A>(ranks, own.tokens, own.choices) +
-               workspace::bytes_for<A>(ranks, ranks, own.tokens, own.choices);
-    return bytes + parts::template chunk_bytes<B, T, W, G>(pass, all, most, workers, of, biases);
-  }
-};
+/// moe where every rank has tokens and experts of its own: of R ranks with `experts` each, rank r has experts [r
+/// experts, (r + 1) experts) of R experts in all, whose indices the choices of all ranks name. y and dx of the own
+/// tokens, gradients of weights and biases of the own experts, sums over the tokens of all ranks.
+///
+/// Formula    docs/formulas/moe.md. Rows of x (and dy) are gathered from all ranks; what the pairs of an expert add to
+///            y or dx comes back in rounds, a chunk of every rank at a time. Backward makes g and u again from x.
+/// Shapes     as moe, of this rank's tokens and experts; tokens, k, experts, hidden and intermediate are equal on all
+///            ranks.
+/// Types      as moe, the same on all ranks. So is the gate, with its options.
+/// Precision  as moe.
+/// Order      as moe: for any number of ranks that share the experts alike, the bits of moe on the tokens of all ranks
+///            one behind the other, with all experts.
+/// Options    backward: as in forward.
+/// Writes     as moe. Which of dx and dweights are computed is the same on all ranks.
+/// Aliasing   none: any layout in which no written element is shared.
+/// Memory     x (and dy) and the choices of all ranks; a row of sums for every pair of the own tokens; a chunk as moe,
+///            and that of every rank. See expert_parallel_moe_workspace.
+/// Threads    the same bits for any number of them.
+/// Throws     tigon::error: as moe, the same on all ranks, whichever of them found it; and state where ranks differ in
+///            what has to be equal; before the first write.
+/// Max error  as moe, and its bits (tests/ops/expert_parallel_moe_test.cpp).
+///
+/// ```cpp
+/// std::vector<float> x(4 * 16, 0.5f), up(3 * 2 * 8 * 16, 0.1f), down(3 * 16 * 8, 0.1f), weights(4 * 2, 0.5f), y(x);
+/// std::vector<float> dx(x), dup(up), ddown(down), dweights(weights);
+/// const std::vector<std::int32_t> experts{0, 2, 2, 1, 0, 1, 1, 2};
+/// const auto rows = [](auto& v, std::size_t cols) { return tigon::matrix_view(v.data(), v.size() / cols, cols); };
+/// const tigon::moe_choices choices{rows(experts, 2), rows(weights, 2)};
+/// const tigon::moe_weights w{rows(up, 16), rows(down, 8), 3};  // three experts
+/// const tigon::moe_gradients gradients{rows(dx, 16), rows(dup, 16), rows(ddown, 8), rows(dweights, 2)};
+/// const tigon::comm::serial ranks;
+/// tigon::expert_parallel_moe_forward(ranks, rows(x, 16), choices, w, rows(y, 16));
+/// tigon::expert_parallel_moe_backward(ranks, rows(y, 16), rows(x, 16), choices, w, gradients);  // dy = y
+/// ```
+template <class Gate>
+using expert_parallel_moe_options_for = moe_options_for<Gate>;
 
 /// Bytes of workspace that expert_parallel_moe_forward (pass inference) and expert_parallel_moe_backward (pass
 /// recompute) take on one of so many ranks, for its tokens and experts, which are trained or frozen; `biases`: with
@@ -200,6 +107,10 @@ void expert_parallel_moe_backward(communicator_ref comm, in_matrix<T> dy, in_mat
 }
 
 }  // namespace tigon
+
+#include <tigon/ops/geglu.hpp>   // the doors beside these, for callers
+#include <tigon/ops/moe.hpp>     // the doors beside these, for callers
+#include <tigon/ops/swiglu.hpp>  // the doors beside these, for callers
 
 #include <tigon/backend/select.hpp>
 

@@ -2,16 +2,10 @@
 #ifndef TIGON_OPS_GEGLU_HPP
 #define TIGON_OPS_GEGLU_HPP
 
-#include <tigon/ops/gate.hpp>
-#include <tigon/ops/geglu_program.hpp>
+#include <tigon/core/arguments.hpp>
+#include <tigon/ops/gate/geglu_kernel.hpp>
 
 namespace tigon {
-
-namespace op {
-struct geglu {
-  static constexpr std::string_view name = "geglu";
-};
-}  // namespace op
 
 /// Gated GELU.
 ///
@@ -33,60 +27,14 @@ struct geglu {
 /// Max error  f32 1e-6, bf16 4e-3 of |reference| + its root mean square, both ways; twice that in 16 bits with
 ///            round_gate (tests/ops/geglu_test.cpp). In the erf form below gate = -3 the error is absolute: where all
 ///            gates are there, the bound is of |reference| + 0.05 |up| (of dup 0.05 |dy|).
-struct geglu_options {
-  gelu_form form = gelu_form::tanh;
-  bool round_gate = false;  ///< the gate is rounded to the storage type before the product, as frameworks do
-};
-
-namespace detail {
-inline namespace TIGON_ABI {
-/// The default options as a type: an operator that contains a gate passes it, and no other form is compiled.
-struct default_geglu : geglu_options {};
-}  // namespace TIGON_ABI
-}  // namespace detail
-
-template <>
-struct kernel<op::geglu, backends::generic> {
-  template <class>
-  using saved = no_state;
-
-  template <backend B, element T, class Options>
-  static void forward(in_matrix<T> gate, in_matrix<T> up, matrix_view<T> y, Options opt, context& ctx) {
-    with_program<B, T>(opt, [&](auto program) { map_rows<B>(ctx, program, reads(gate, up), writes(y)); });
-  }
-
-  template <backend B, element T, class Options>
-  static void backward(in_matrix<T> dy, in_matrix<T> gate, in_matrix<T> up, matrix_view<T> dgate, matrix_view<T> dup,
-                       Options opt, context& ctx) {
-    with_program<B, T>(opt, [&](auto program) { map_rows<B>(ctx, program, reads(dy, gate, up), writes(dgate, dup)); });
-  }
-
-  /// run(program) with the program that the options select. Rounding to the type of the accumulator is none.
-  template <backend B, element T, class Run>
-  static void with_program(const geglu_options& opt, Run run) {
-    with_form<T, detail::result_bits<B, T>>(opt, run);
-  }
-  template <backend B, element A, element T, class Run>
-  static void with_program(const detail::gate_of_stored<T, geglu_options>& opt, Run run) {
-    with_form<T, detail::result_bits<B, A>>(opt, run);
-  }
-  template <element T, std::size_t bits, class Run>
-  static void with_form(const geglu_options& opt, Run run) {
-    const auto of_form = [&]<gelu_form F>(std::integral_constant<gelu_form, F>) {
-      if constexpr (!std::same_as<T, accumulator_t<T>>)
-        if (opt.round_gate) return run(detail::geglu_program<F, T, bits, true>());
-      run(detail::geglu_program<F, T, bits, false>());
-    };
-    if (opt.form == gelu_form::tanh)
-      of_form(std::integral_constant<gelu_form, gelu_form::tanh>{});
-    else
-      of_form(std::integral_constant<gelu_form, gelu_form::erf>{});
-  }
-  template <backend B, element T, class Run>
-  static void with_program(const detail::default_geglu&, Run run) {
-    run(detail::geglu_program<gelu_form::tanh, T, detail::result_bits<B, T>, false>());
-  }
-};
+///
+/// ```cpp
+/// std::vector<float> gate(4 * 64, 0.5f), up(4 * 64, 2), y(4 * 64), dgate(4 * 64), dup(4 * 64);
+/// const auto rows = [](auto& v) { return tigon::matrix_view(v.data(), 4, 64); };
+/// tigon::geglu_forward(rows(gate), rows(up), rows(y));
+/// tigon::geglu_backward(rows(y), rows(gate), rows(up), rows(dgate), rows(dup));  // dy = y
+/// ```
+struct geglu_options;
 
 /// y from gate and up. See geglu_options for the contract.
 template <class B = default_backend, class T>

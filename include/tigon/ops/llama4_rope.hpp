@@ -2,18 +2,10 @@
 #ifndef TIGON_OPS_LLAMA4_ROPE_HPP
 #define TIGON_OPS_LLAMA4_ROPE_HPP
 
-#include <tigon/ops/rotary.hpp>
+#include <tigon/core/arguments.hpp>
+#include <tigon/ops/rotary/llama4_rope_kernel.hpp>
 
 namespace tigon {
-
-namespace op {
-struct llama4_rope {
-  static constexpr std::string_view name = "llama4_rope";
-};
-}  // namespace op
-
-/// Whether all sequences have the positions of one table, or each its own.
-enum class rotary_table { shared, per_sequence };
 
 /// Multiplies the pairs (2j, 2j + 1) of every head of q and k, as complex numbers, by the table of their position.
 ///
@@ -34,40 +26,18 @@ enum class rotary_table { shared, per_sequence };
 /// Throws     tigon::error: shape (also odd d, too few positions and a table of d/2 columns, which has no imaginary
 ///            parts), stride, alias; before the first write.
 /// Max error  f32 2e-7, bf16 4e-3 of the pair's length times |c + i z| (tests/ops/llama4_rope_test.cpp).
-struct llama4_rope_options {
-  rotary_table freqs = rotary_table::shared;
-};
-
-template <>
-struct kernel<op::llama4_rope, backends::generic> {
-  template <class>
-  using saved = no_state;
-
-  template <backend B, element T, element U>
-  static void forward(in_heads<T> q, in_heads<T> k, in_matrix<U> freqs, heads_view<T> q_out, heads_view<T> k_out,
-                      llama4_rope_options opt, context& ctx) {
-    rotate<B>(q, k, freqs, q_out, k_out, opt, accumulator_t<T>(1), ctx);
-  }
-
-  template <backend B, element T, element U>
-  static void backward(in_heads<T> dq_out, in_heads<T> dk_out, in_matrix<U> freqs, heads_view<T> dq, heads_view<T> dk,
-                       llama4_rope_options opt, context& ctx) {
-    rotate<B>(dq_out, dk_out, freqs, dq, dk, opt, accumulator_t<T>(-1), ctx);
-  }
-
-  template <backend B, element T, element U, class A>
-  static void rotate(heads_view<const T> q, heads_view<const T> k, matrix_view<const U> freqs, heads_view<T> q_out,
-                     heads_view<T> k_out, llama4_rope_options opt, A sign, context& ctx) {
-    const bool shared = opt.freqs == rotary_table::shared;
-    for_rows<B, A>(ctx, q.batch * q.seq_len, (q.heads + k.heads) * q.head_dim, [=] TIGON_FN(auto token) {
-      const std::size_t b = token.i / q.seq_len, s = token.i % q.seq_len;
-      const U* f = freqs.row(shared ? s : token.i);
-      detail::for_heads_of_token<B>(q, k, q_out, k_out, b, s, [=](const T* from, row_at<T> to) TIGON_LAMBDA {
-        detail::turn_neighbours<B>(token, from, to, q.head_dim, f, sign);
-      });
-    });
-  }
-};
+///
+/// ```cpp
+/// std::vector<float> q(4 * 8 * 16, 0.5f), k(2 * 8 * 16, 0.5f), pairs(8 * 16);
+/// std::vector<double> frequencies(8);
+/// const auto heads = [](auto& v, std::size_t n) { return tigon::heads_view<float>::of_heads(v.data(), 1, n, 8, 16); };
+/// const tigon::matrix_view table(pairs.data(), 8, 16);
+/// tigon::rotary_frequencies(frequencies, 5e5);
+/// tigon::fill_rotary_pairs(frequencies, tigon::positions_from{}, table);
+/// tigon::llama4_rope_forward(heads(q, 4), heads(k, 2), table, heads(q, 4), heads(k, 2));   // in place
+/// tigon::llama4_rope_backward(heads(q, 4), heads(k, 2), table, heads(q, 4), heads(k, 2));  // and back again
+/// ```
+struct llama4_rope_options;
 
 namespace detail {
 inline namespace TIGON_ABI {

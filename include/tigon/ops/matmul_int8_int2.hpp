@@ -2,47 +2,10 @@
 #ifndef TIGON_OPS_MATMUL_INT8_INT2_HPP
 #define TIGON_OPS_MATMUL_INT8_INT2_HPP
 
-#include <tigon/backend/operator.hpp>
-#include <tigon/gemm/int2.hpp>
-#include <tigon/gemm/int2_rows.hpp>
+#include <tigon/core/arguments.hpp>
+#include <tigon/ops/matmul/matmul_int8_int2_kernel.hpp>
 
 namespace tigon {
-
-namespace op {
-struct matmul_int8_int2 {
-  static constexpr std::string_view name = "matmul_int8_int2";
-};
-}  // namespace op
-
-template <>
-struct kernel<op::matmul_int8_int2, backends::generic> {
-  using forward_only = void;
-
-  template <class B>
-  static constexpr std::size_t lanes = simd::vec<typename B::engine, float>::size;
-
-  template <backend B>
-  static std::size_t workspace_bytes(std::size_t m, std::size_t n, std::size_t packed_rows, std::size_t workers) {
-    return int2::plan<lanes<B>>(m, n, packed_rows).workspace_bytes(workers);
-  }
-  template <backend B>
-  static void forward(matrix_view<const std::int8_t> a, matrix_view<const std::uint8_t> packed,
-                      matrix_view<std::int32_t> c, context& ctx) {
-    const int2::plan<lanes<B>> plan(c.rows, c.cols, packed.rows);
-    int2::product<lanes<B>>(plan, a, packed, c).run(ctx);
-  }
-  template <backend B>
-  static void pack(matrix_view<const std::int8_t> w, matrix_view<std::uint8_t> packed, context& ctx) {
-    int2::for_rows_of_weights(packed.rows, packed.cols, ctx,
-                              [&](std::size_t r) { int2::pack_row<lanes<B>>(w, r, packed.rows, packed.row(r)); });
-  }
-  template <backend B>
-  static void unpack(matrix_view<const std::uint8_t> packed, matrix_view<std::int8_t> w, context& ctx) {
-    int2::for_rows_of_weights(w.rows, w.cols, ctx, [&](std::size_t p) {
-      int2::unpack_row<lanes<B>>(packed.row(p % packed.rows), w.cols, p / packed.rows, w.row(p));
-    });
-  }
-};
 
 inline namespace TIGON_ABI {
 /// Rows of packed weights for a depth of k.
@@ -75,6 +38,15 @@ std::size_t matmul_int8_int2_workspace(std::size_t m, std::size_t n, std::size_t
 /// Throws     tigon::error: shape (also of a depth of 2^23 and more), stride, alias, argument (pack: a weight outside
 ///            -1..2, where TIGON_CHECKS is not 0), state (on `amx`, no tile registers), workspace; before the first write.
 /// Max error  none (tests/ops/matmul_int8_int2_test.cpp). No gradient.
+///
+/// ```cpp
+/// std::vector<std::int8_t> a(2 * 8, 3), w(8 * 5, -1);
+/// std::vector<std::uint8_t> bytes(2 * 5);
+/// std::vector<std::int32_t> c(2 * 5);
+/// const tigon::matrix_view packed(bytes.data(), tigon::matmul_int8_int2_packed_rows(8), 5);
+/// tigon::matmul_int8_int2_pack(tigon::matrix_view<const std::int8_t>(w.data(), 8, 5), packed);
+/// tigon::matmul_int8_int2({a.data(), 2, 8}, packed, {c.data(), 2, 5});
+/// ```
 template <class B = default_backend>
 void matmul_int8_int2(matrix_view<const std::int8_t> a, matrix_view<const std::uint8_t> packed,
                       matrix_view<std::int32_t> c, context& ctx = default_context()) {

@@ -94,6 +94,23 @@ void declare_mhc_saved(arguments& args, const mhc_saved<T>& s, std::size_t token
 /// Aliasing   none.
 /// Throws     as mhc_coeffs_forward, before the first write; and what the layer throws.
 /// Max error  that of the three operators (tests/ops/mhc_test.cpp).
+///
+/// ```cpp
+/// std::vector<float> x(4 * 2 * 64, 0.5f), phi(128 * 8, 0.1f), b(8), alpha(3, 1), pre(4 * 2), post(4 * 2), res(4 * 4);
+/// std::vector<float> mix(4 * 8), rstd(4), history(tigon::mhc_coeffs_history<tigon::default_backend, float>(4, 2));
+/// std::vector<float> dx(x), dphi(phi), db(8), dalpha(3);
+/// const auto rows = [](auto& v) { return tigon::matrix_view(v.data(), 4, v.size() / 4); };
+/// const tigon::matrix_view weights(phi.data(), 128, 8), gradient(dphi.data(), 128, 8);
+/// const tigon::mhc_weights w{weights, b, alpha};
+/// const tigon::mhc_coefficients<float> h{rows(pre), rows(post), rows(res)};  // of two streams
+/// const tigon::mhc_coeffs_saved<float> coeffs{rows(mix), rstd, history};
+/// std::vector<float> in(4 * 64), f(in), df(in), d_in(in), y(x);
+/// const tigon::mhc_saved<float> saved{h, coeffs, rows(in), rows(f)};
+/// const auto layer = [](auto from, auto to) { std::copy_n(from.data, from.rows * from.cols, to.data); };
+/// tigon::mhc_forward(rows(x), w, layer, rows(y), saved);
+/// tigon::mhc_backward(rows(y), rows(x), w, layer, saved,
+///                     tigon::mhc_gradients{rows(dx), gradient, db, dalpha, rows(df), rows(d_in)});  // dy = y
+/// ```
 template <class B = default_backend, class T, class P, class Bias, class Alpha>
 void mhc_forward(in_matrix<T> x, const mhc_weights<P, Bias, Alpha>& w, std::type_identity_t<mhc_layer<T>> layer,
                  matrix_view<T> y, const std::type_identity_t<mhc_saved<T>>& saved, mhc_coeffs_options opt = {},

@@ -3,218 +3,121 @@
 #ifndef TIGON_OPS_MHC_COEFFS_HPP
 #define TIGON_OPS_MHC_COEFFS_HPP
 
-#include <tigon/gemm/kernel.hpp>
-#include <tigon/ops/mhc_coeffs_contract.hpp>
-#include <tigon/ops/mhc_coeffs_program.hpp>
-#include <tigon/ops/rms_norm_program.hpp>
-#include <tigon/rows/reduce_map.hpp>
+#include <tigon/core/arguments.hpp>
+#include <tigon/ops/depth/mhc_coeffs_kernel.hpp>
 
 namespace tigon {
 
-template <>
-struct kernel<op::mhc_coeffs, backends::generic> {
-  template <class A>
-  using saved = mhc_coeffs_saved<A>;
+/// Coefficients of manifold-constrained hyper-connections for every token, predicted from its n streams.
+///
+///   rstd[t]  = 1 / sqrt(mean_k x[t,k]^2 + rms_eps),   mix = rstd * (x phi),   k over n * channels
+///   mix      = (l_pre [n], l_post [n], l_res [n * n]),   b likewise
+///   h_pre    = sigmoid(alpha[0] l_pre + b_pre) + pre_eps,   h_post = post_mult * sigmoid(alpha[1] l_post + b_post)
+///   p        = softmax of each row of alpha[2] l_res + b_res;   m = p + sinkhorn_eps
+///   h_res    = m after tmax column steps with a row step between any two. A step divides every number by the sum of
+///              its column, or row, plus sinkhorn_eps: columns of h_res add up to 1, rows nearly.
+///   backward, with g the gradient of alpha mix + b:   gz = alpha * g * rstd,   q[t] = sum_m alpha g mix
+///   dx = gz phi^T - q rstd^2 / (n channels) * x,   dphi = x^T gz,   db = sum_t g,   dalpha = sum_t,m g mix of its part
+///
+/// Formula    docs/formulas/hyper_connections.md; Xie et al., "mHC: Manifold-Constrained Hyper-Connections", 2025.
+/// Shapes     x, dx [tokens, n * channels], the streams of a token one after the other; phi, dphi [n * channels,
+///            2n + n * n]; b, db [2n + n * n]; alpha, dalpha [3]: pre, post, res; h_pre, h_post and their gradients
+///            [tokens, n]; h_res [tokens, n * n], row o is the output stream; mix [tokens, 2n + n * n]; rstd [tokens];
+///            history [mhc_coeffs_history()]. n, which is h_pre.cols, and channels at least 1, tokens may be 0. Row
+///            strides everywhere.
+/// Types      x, dx one of f32, bf16, f16, f64; phi, and dphi, each any of them; b, alpha, db, dalpha of one type, any
+///            of them (f64 only with f64). Coefficients, their gradients and what is saved f32 (f64 for f64).
+/// Precision  f32 (f64 for f64), products as gemm makes them; one rounding at each output. 16-bit x and phi are
+///            widened, and nothing between is rounded to 16 bits.
+/// Options    backward: mix and rstd decide, rms_eps and pre_eps do not count; the others as in forward.
+/// Writes     h_pre, h_post, h_res; mix, rstd and history for backward. Each gradient of a coefficient may be null,
+///            which is a gradient of zeros. Each of dx, dphi, db and dalpha may be absent; what only it needs is not
+///            computed then. They are overwritten or, with gradient::accumulate, added to; without tokens dphi, db and
+///            dalpha become zeros, or keep their values.
+/// Memory     mix and rstd. With B::hyper_connections.keep_history also the steps of the iteration, 4 tmax n^2 bytes a
+///            token (8 in f64; tokens rounded up to whole vectors): mhc_coeffs_history(). Otherwise backward computes
+///            them again, in tmax n^2 numbers of workspace for each lane of each worker.
+/// Aliasing   none. Any layout in which no written element is shared.
+/// Threads    the same bits for any number of them, with the history kept or made again.
+/// Throws     tigon::error: shape, stride, alias, argument (rms_eps or sinkhorn_eps negative, a number outside
+///            option_range, tmax 0), workspace; before the first write.
+/// Range      where x phi is finite, and the squares of x may not be; backward also where rstd^2 is a normal number.
+///            NaN or an infinity in a token makes its coefficients and dx NaN, and of the parameters' gradients what it
+///            adds to; other tokens stay. With sinkhorn_eps = 0 a column of p that underflows to 0 makes h_res NaN.
+/// Max error  rstd and mix f32 2e-6, f64 4e-15; coefficients and gradients f32 3e-6, f64 6e-15, of |reference| + its
+///            root mean square (of gradients + the largest term of their sums), where alpha mix + b is about 1; half a
+///            unit more where dx or dphi has 16 bits (tests/ops/mhc_coeffs_test.cpp). An error of alpha mix is one of
+///            at most a quarter of it in h_pre, of post_mult / 4 in h_post.
+///
+/// ```cpp
+/// std::vector<float> x(4 * 2 * 64, 0.5f), phi(128 * 8, 0.1f), b(8), alpha(3, 1), pre(4 * 2), post(4 * 2), res(4 * 4);
+/// std::vector<float> mix(4 * 8), rstd(4), history(tigon::mhc_coeffs_history<tigon::default_backend, float>(4, 2));
+/// std::vector<float> dx(x), dphi(phi), db(8), dalpha(3);
+/// const auto rows = [](auto& v) { return tigon::matrix_view(v.data(), 4, v.size() / 4); };
+/// const tigon::matrix_view weights(phi.data(), 128, 8), gradient(dphi.data(), 128, 8);
+/// const tigon::mhc_weights w{weights, b, alpha};
+/// const tigon::mhc_coefficients<float> h{rows(pre), rows(post), rows(res)};  // of two streams
+/// const tigon::mhc_coeffs_saved<float> saved{rows(mix), rstd, history};
+/// tigon::mhc_coeffs_forward(rows(x), w, h, saved);
+/// tigon::mhc_coeffs_backward({rows(pre), rows(post), rows(res)}, rows(x), w, saved,
+///                            tigon::mhc_coeffs_gradients{rows(dx), gradient, db, dalpha});
+/// ```
+struct mhc_coeffs_options;
 
-  template <backend B, element T, element P, element W>
-  static void forward(in_matrix<T> x, detail::mhc_weight_views<P, W> w, mhc_coefficients<accumulator_t<T>> h,
-                      mhc_coeffs_saved<accumulator_t<T>> saved, mhc_coeffs_options opt, context& ctx) {
-    forward_on<B, row_backend<B>, T>(x, w, h, saved, opt, ctx);
-  }
-  template <backend B, element T, element P, element W, element DP>
-  static void backward(mhc_coefficients<const accumulator_t<T>> dh, in_matrix<T> x, detail::mhc_weight_views<P, W> w,
-                       mhc_coeffs_saved<const accumulator_t<T>> saved, detail::mhc_gradient_views<T, DP, W> to,
-                       mhc_coeffs_options opt, detail::mhc_more<T> more, context& ctx) {
-    backward_on<B, row_backend<B>, T>(dh, x, w, saved, to, opt, more, ctx);
-  }
+/// The coefficients, and what backward wants, from x and the weights. See mhc_coeffs_options for the contract.
+template <class B = default_backend, class X, class P, class Bias, class Alpha>
+void mhc_coeffs_forward(matrix_view<X> x, const mhc_weights<P, Bias, Alpha>& w,
+                        std::type_identity_t<mhc_coefficients<accumulator_t<gemm_detail::bare<X>>>> h,
+                        std::type_identity_t<saved_t<op::mhc_coeffs, B, accumulator_t<gemm_detail::bare<X>>>> saved,
+                        mhc_coeffs_options opt = {}, context& ctx = default_context()) {
+  using T = gemm_detail::bare<X>;
+  static_assert(admits<B, T>());
+  const std::size_t n = h.h_pre.cols, tokens = x.rows;
+  arguments args("mhc_coeffs_forward");
+  const auto weights = detail::declare_mhc<T>(args, n, x, w, opt);
+  args.out("h_pre", h.h_pre, tokens, n);
+  args.out("h_post", h.h_post, tokens, n);
+  args.out("h_res", h.h_res, tokens, workspace::product(n, n));
+  args.out("mix", saved.mix, tokens, detail::mhc_columns(n));
+  args.out("rstd", saved.rstd, tokens);
+  args.out("history", saved.history, mhc_coeffs_history<B, T>(tokens, n, opt.tmax));
+  args.check();
+  ctx.workspace().expect("mhc_coeffs_forward",
+                         mhc_coeffs_workspace<B, T, gemm_detail::bare<P>>(tokens, x.cols / n, n, ctx));
+  kernel_for<op::mhc_coeffs, B>::template forward<B, T>(x, weights, h, saved, opt, ctx);
+}
 
-  /// Products by B, rows by R.
-  template <backend B, backend R, element T, element P, element W>
-  static void forward_on(in_matrix<T> x, detail::mhc_weight_views<P, W> w, mhc_coefficients<accumulator_t<T>> h,
-                         mhc_coeffs_saved<accumulator_t<T>> saved, mhc_coeffs_options opt, context& ctx) {
-    using A = accumulator_t<T>;
-    using V = simd::vec<typename R::engine, A>;
-    using block = detail::mhc_block<V>;
-    const std::size_t n = h.h_pre.cols, mixes = detail::mhc_columns(n), tokens = x.rows;
-    A* const rstd = saved.rstd.data();
-    A* const history = saved.history.empty() ? nullptr : saved.history.data();
-    const matrix_view<A> mix = saved.mix;
-    reduce_map<R>(ctx, detail::inverse_rms<A>{static_cast<A>(x.cols), static_cast<A>(opt.rms_eps)}, reads(x),
-                  saves(rstd));
-    product<B, T, P, A>(x, w.phi, mix, {}, ctx);
-    const detail::mhc_sinkhorn<V> iteration{n, opt.tmax, static_cast<A>(opt.sinkhorn_eps)};
-    const A pre_eps = static_cast<A>(opt.pre_eps), post_mult = static_cast<A>(opt.post_mult);
-    const std::size_t width = (mixes + n * n) * V::size;
-    for_rows_with_scratch<R, A>(ctx, detail::mhc_blocks<V>(tokens), width, 1, [=] TIGON_FN(auto row) {
-      const std::size_t first = row.i * V::size;
-      const block values{row.scratch(0).data};
-      detail::mhc_gather(row, values, mix, first, mixes);
-      for (std::size_t l = 0; l < V::size && first + l < tokens; ++l)
-        for (std::size_t k = 0; k < mixes; ++k) values.lane(k, l) *= rstd[first + l];
-      detail::mhc_scatter(row, values, mix, first, mixes);
-      for (std::size_t k = 0; k < mixes; ++k) values.put(k, detail::mhc_logit(values, k, n, w));
-      for (std::size_t k = 0; k < n; ++k) values.put(k, simd::sigmoid(values(k)) + V(pre_eps));
-      for (std::size_t k = n; k < 2 * n; ++k) values.put(k, simd::sigmoid(values(k)) * V(post_mult));
-      const block p = values.from(2 * n);
-      iteration.softmax(p, p);
-      const bool keep = history != nullptr;
-      const block steps = keep ? block{history + row.i * opt.tmax * n * n * V::size} : values.from(mixes);
-      const block last = iteration.run(p, steps, keep);
-      detail::mhc_scatter(row, values, h.h_pre, first, n);
-      detail::mhc_scatter(row, values.from(n), h.h_post, first, n);
-      detail::mhc_scatter(row, last, h.h_res, first, n * n);
-    });
-  }
-
-  template <backend B, backend R, element T, element P, element W, element DP>
-  static void backward_on(mhc_coefficients<const accumulator_t<T>> dh, in_matrix<T> x, detail::mhc_weight_views<P, W> w,
-                          mhc_coeffs_saved<const accumulator_t<T>> saved, detail::mhc_gradient_views<T, DP, W> to,
-                          mhc_coeffs_options opt, detail::mhc_more<T> more, context& ctx) {
-    using A = accumulator_t<T>;
-    const std::size_t mixes = saved.mix.cols, n = detail::mhc_streams(mixes), tokens = x.rows;
-    workspace::frame frame(ctx.workspace());
-    const matrix_view<A> g(frame.template take<A>(tokens * mixes), tokens, mixes);
-    A* const shrink = frame.template take<A>(tokens);
-    const vector_view<A> alpha{frame.template take<A>(mixes), mixes};
-    for (std::size_t k = 0; k < mixes; ++k) alpha.data[k] = detail::mhc_alpha_of(k, n, w);
-    gradients_of_logits<R, A>(dh, w, saved, g, opt, ctx);
-    const detail::mhc_mix_gradient<A> program{static_cast<A>(x.cols)};
-    const A* const rstd = saved.rstd.data();
-    if (to.db || to.dalpha) {
-      workspace::frame inner(ctx.workspace());
-      const vector_view<A> db{inner.template take<A>(mixes), mixes}, dm{inner.template take<A>(mixes), mixes};
-      reduce_map<R>(ctx, program, reads(g, saved.mix, alpha), of_rows(rstd), writes(g), saves(shrink),
-                    adds_to(parameter_gradient<A>{db}, parameter_gradient<A>{dm}));
-      detail::mhc_store(db, dm, n, to.db, to.dalpha, opt.dparams);
-    } else {
-      reduce_map<R>(ctx, program, reads(g, saved.mix, alpha), of_rows(rstd), writes(g), saves(shrink));
-    }
-    if (to.dphi.data != nullptr)
-      product<B, T, A, DP>(x, g, to.dphi,
-                           {.beta = opt.dparams == gradient::accumulate ? 1.0 : 0.0, .a = transpose::yes}, ctx);
-    if (to.dx.data != nullptr) streams_gradient<B, R, T>(g, w.phi, x, shrink, to.dx, opt.dx, more, ctx);
-  }
-
-  /// The gradients of alpha mix + b, from those of the coefficients.
-  template <backend R, class A, class W>
-  static void gradients_of_logits(mhc_coefficients<const A> dh, W w, mhc_coeffs_saved<const A> saved, matrix_view<A> to,
-                                  mhc_coeffs_options opt, context& ctx) {
-    using V = simd::vec<typename R::engine, A>;
-    using block = detail::mhc_block<V>;
-    const std::size_t mixes = to.cols, n = detail::mhc_streams(mixes), tokens = to.rows;
-    const detail::mhc_sinkhorn<V> iteration{n, opt.tmax, static_cast<A>(opt.sinkhorn_eps)};
-    const A post_mult = static_cast<A>(opt.post_mult);
-    const matrix_view<const A> mix = saved.mix;
-    // Read only.
-    A* const history = saved.history.empty() ? nullptr : const_cast<A*>(saved.history.data());
-    const bool res = dh.h_res.data != nullptr;
-    for_rows_with_scratch<R, A>(
-        ctx, detail::mhc_blocks<V>(tokens), detail::mhc_scratch_width<V>(n, opt.tmax, history != nullptr), 1,
-        [=] TIGON_FN(auto row) {
-          const std::size_t first = row.i * V::size;
-          const block values{row.scratch(0).data}, g = values.from(mixes), p = g.from(mixes), one = p.from(n * n);
-          detail::mhc_gather(row, values, mix, first, mixes);
-          detail::mhc_gather(row, g, dh.h_pre, first, n);
-          detail::mhc_gather(row, g.from(n), dh.h_post, first, n);
-          detail::mhc_gather(row, g.from(2 * n), dh.h_res, first, n * n);
-          for (std::size_t k = 0; k < 2 * n; ++k) {
-            const auto s = simd::sigmoid_both(detail::mhc_logit(values, k, n, w));
-            g.put(k, g(k) * V(k < n ? A(1) : post_mult) * (s.of_x * s.of_minus_x));
-          }
-          if (res) {
-            for (std::size_t k = 0; k < n * n; ++k) p.put(k, detail::mhc_logit(values, 2 * n + k, n, w));
-            iteration.softmax(p, p);
-            const bool kept = history != nullptr;
-            const block steps = kept ? block{history + row.i * opt.tmax * n * n * V::size} : one.from(n * n);
-            if (!kept) iteration.run(p, steps, true);
-            iteration.backward(p, steps, g.from(2 * n), one);
-          }
-          detail::mhc_scatter(row, g, to, first, mixes);
-        });
-  }
-
-  /// dx = gz phi^T - shrink x, and what else adds to it.
-  template <backend B, backend R, element T, class A, element P>
-  static void streams_gradient(matrix_view<A> gz, matrix_view<const P> phi, matrix_view<const T> x, const A* shrink,
-                               matrix_view<T> dx, gradient mode, detail::mhc_more<T> more, context& ctx) {
-    constexpr bool wide = std::same_as<T, A>;
-    const std::size_t n = detail::mhc_streams(gz.cols), channels = x.cols / n, tokens = x.rows;
-    const bool add = mode == gradient::accumulate;
-    const std::size_t chunk = wide ? std::max<std::size_t>(tokens, 1) : detail::mhc_rows_of_sums<B, A>(tokens, x.cols);
-    workspace::frame frame(ctx.workspace());
-    A* const memory = wide ? nullptr : frame.template take<A>(chunk * x.cols);
-    for (std::size_t begin = 0; begin < tokens; begin += chunk) {
-      const std::size_t rows = std::min(chunk, tokens - begin);
-      matrix_view<A> sums(memory, rows, x.cols);
-      if constexpr (wide) sums = dx;
-      const auto finish = [=](matrix_view<A> part, std::size_t row, std::size_t col, std::size_t) {
-        workspace nothing;
-        context own(serial(), nothing);
-        for (std::size_t at = col, width; at < col + part.cols; at += width) {
-          const std::size_t h = at / channels, c = at % channels;
-          width = std::min(channels - c, col + part.cols - at);
-          const detail::mhc_dx_terms<T, A> terms{
-              x,          add && !wide ? matrix_view<const T>(dx) : matrix_view<const T>{},
-              more,       shrink,
-              n,          h,
-              c,          width,
-              begin + row};
-          const matrix_view<A> sum = part.cols_from(at - col, width);
-          const matrix_view<T> out(dx.row(begin + row) + at, part.rows, width, dx.row_stride);
-          for_rows<R, A>(own, part.rows, width, [=] TIGON_FN(auto line) {
-            const auto term = [=](std::size_t k) { return terms(k, line.i); };
-            detail::mhc_add_all(line, sum, terms.count(), term, sum, out);
-          });
-        }
-      };
-      kernel_for<op::gemm, B>::template forward<B, A, P, A>(
-          matrix_view<const A>(gz.rows_from(begin, rows)), {phi}, in_vector<A>{}, sums, finish,
-          {.beta = add && wide ? 1.0 : 0.0, .b = transpose::yes}, ctx);
-    }
-  }
-
-  template <backend B, element TA, element TB, element TC>
-  static void product(matrix_view<const TA> a, matrix_view<const TB> b, matrix_view<TC> c, gemm_options opt,
-                      context& ctx) {
-    kernel_for<op::gemm, B>::template forward<B, TA, TB, TC>(a, {b}, in_vector<TC>{}, c, no_epilogue{}, opt, ctx);
-  }
-
-  template <backend B, element T, element P>
-  static std::size_t forward_bytes(std::size_t tokens, std::size_t channels, std::size_t n, const context& ctx) {
-    using A = accumulator_t<T>;
-    using V = simd::vec<typename row_backend<B>::engine, A>;
-    const std::size_t mixes = detail::mhc_columns(n);
-    return std::max(
-        gemm_workspace<B, T, P, A>(tokens, mixes, workspace::product(n, channels), ctx.executor().workers()),
-        simd::scratch_workspace<row_backend<B>, A>((mixes + workspace::product(n, n)) * V::size, 1, ctx));
-  }
-  template <backend B, element T, element P, element DP>
-  static std::size_t backward_bytes(std::size_t tokens, std::size_t channels, std::size_t n, std::size_t tmax,
-                                    mhc_coeffs_wanted wanted, const context& ctx) {
-    using A = accumulator_t<T>;
-    using R = row_backend<B>;
-    using V = simd::vec<typename R::engine, A>;
-    const std::size_t mixes = detail::mhc_columns(n), cols = workspace::product(n, channels);
-    const std::size_t workers = ctx.executor().workers();
-    // At a time: the scratch of the gradients of logits; or the sums, and what each product takes.
-    const std::size_t logits =
-        simd::scratch_workspace<R, A>(detail::mhc_scratch_width<V>(n, tmax, B::hyper_connections.keep_history), 1, ctx);
-    const std::size_t sums = 2 * workspace::bytes_for<A>(mixes) + simd::partials_workspace<R, A>(tokens, mixes, 2);
-    return workspace::bytes_for<A>(tokens, mixes) + workspace::bytes_for<A>(tokens) + workspace::bytes_for<A>(mixes) +
-           std::max({logits, wanted.dparams ? sums : 0,
-                     wanted.dphi ? gemm_workspace<B, T, A, DP>(cols, mixes, tokens, workers) : 0,
-                     wanted.dx ? dx_bytes<B, T, P>(tokens, cols, mixes, workers) : 0});
-  }
-  template <backend B, element T, element P>
-  static std::size_t dx_bytes(std::size_t tokens, std::size_t cols, std::size_t mixes, std::size_t workers) {
-    using A = accumulator_t<T>;
-    if (std::same_as<T, A>) return gemm_workspace<B, A, P, A>(tokens, cols, mixes, workers);
-    const std::size_t chunk = detail::mhc_rows_of_sums<B, A>(tokens, cols),
-                      last = tokens == 0 ? 0 : (tokens - 1) % chunk + 1;
-    return workspace::bytes_for<A>(chunk, cols) + std::max(gemm_workspace<B, A, P, A>(chunk, cols, mixes, workers),
-                                                           gemm_workspace<B, A, P, A>(last, cols, mixes, workers));
-  }
-};
+/// dx, dphi, db and dalpha from the gradients of the coefficients. See mhc_coeffs_options for the contract.
+template <class B = default_backend, class X, class P, class Bias, class Alpha, class T, class DP, class DB, class DA>
+void mhc_coeffs_backward(std::type_identity_t<mhc_coefficients<const accumulator_t<T>>> dh, matrix_view<X> x,
+                         const mhc_weights<P, Bias, Alpha>& w,
+                         std::type_identity_t<saved_t<op::mhc_coeffs, B, const accumulator_t<T>>> saved,
+                         const mhc_coeffs_gradients<T, DP, DB, DA>& gradients, mhc_coeffs_options opt = {},
+                         context& ctx = default_context()) {
+  static_assert(admits<B, T>() && std::same_as<gemm_detail::bare<X>, T>, "tigon: x and dx have one element type");
+  static_assert(mixes_with<T, DP>, "tigon: a gradient of double matrices is one of doubles");
+  const std::size_t n = saved.mix.cols == 0 ? 0 : detail::mhc_streams(saved.mix.cols), tokens = x.rows;
+  arguments args("mhc_coeffs_backward");
+  const auto weights = detail::declare_mhc<T>(args, n, x, w, opt);
+  using W = detail::view_element_t<decltype(weights.b)>;
+  const detail::mhc_gradient_views<T, DP, W> to{gradients.dx, gradients.dphi, as_out_vector<W>(gradients.db),
+                                                as_out_vector<W>(gradients.dalpha)};
+  const mhc_coeffs_wanted wanted{to.dx.data != nullptr, to.dphi.data != nullptr, to.db || to.dalpha};
+  args.in("mix", saved.mix, tokens, detail::mhc_columns(n));
+  args.in("rstd", saved.rstd, tokens);
+  args.in("history", saved.history, mhc_coeffs_history<B, T>(tokens, n, opt.tmax));
+  args.optional_in("dh_pre", dh.h_pre, tokens, n);
+  args.optional_in("dh_post", dh.h_post, tokens, n);
+  args.optional_in("dh_res", dh.h_res, tokens, workspace::product(n, n));
+  args.optional_out("dx", to.dx, tokens, x.cols);
+  args.optional_out("dphi", to.dphi, x.cols, detail::mhc_columns(n));
+  args.optional_out("db", to.db, detail::mhc_columns(n));
+  args.optional_out("dalpha", to.dalpha, 3);
+  args.check();
+  ctx.workspace().expect("mhc_coeffs_backward", mhc_coeffs_backward_workspace<B, T, gemm_detail::bare<P>, DP>(
+                                                    tokens, x.cols / n, n, opt.tmax, wanted, ctx));
+  kernel_for<op::mhc_coeffs, B>::template backward<B, T>(dh, x, weights, saved, to, opt, detail::mhc_more<T>{}, ctx);
+}
 
 }  // namespace tigon
 

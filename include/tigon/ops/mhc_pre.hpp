@@ -2,16 +2,10 @@
 #ifndef TIGON_OPS_MHC_PRE_HPP
 #define TIGON_OPS_MHC_PRE_HPP
 
-#include <tigon/backend/operator.hpp>
-#include <tigon/ops/mhc_sums.hpp>
+#include <tigon/core/arguments.hpp>
+#include <tigon/ops/depth/mhc_pre_kernel.hpp>
 
 namespace tigon {
-
-namespace op {
-struct mhc_pre {
-  static constexpr std::string_view name = "mhc_pre";
-};
-}  // namespace op
 
 /// The input of a layer between hyper-connections: the weighted sum of the n streams of a token.
 ///
@@ -30,66 +24,14 @@ struct mhc_pre {
 ///            infinite, and no other's.
 /// Max error  f32 2e-6, f64 4e-15 of |reference| + its root mean square; half a unit more where y or dx has 16 bits
 ///            (tests/ops/mhc_pre_test.cpp).
-struct mhc_pre_options {
-  gradient dx = gradient::overwrite;
-};
-
-/// mhc_pre_gradients{dx, dh_pre}, or with the names of the fields. Either may be an empty view.
-template <class T>
-struct mhc_pre_gradients {
-  matrix_view<T> dx;
-  matrix_view<accumulator_t<T>> dh_pre;
-};
-
-/// Bytes of workspace that mhc_pre_forward takes; backward takes none.
-template <class B = default_backend, class T>
-std::size_t mhc_pre_workspace(std::size_t channels, std::size_t streams, const context& ctx = default_context()) {
-  using A = accumulator_t<T>;
-  return streams <= detail::mhc_terms ? 0 : simd::scratch_workspace<B, A>(channels, 1, ctx);
-}
-
-template <>
-struct kernel<op::mhc_pre, backends::generic> {
-  template <class A>
-  using saved = no_state;
-
-  template <backend B, element T>
-  static void forward(in_matrix<T> x, in_matrix<accumulator_t<T>> h_pre, matrix_view<T> y, context& ctx) {
-    using A = accumulator_t<T>;
-    const std::size_t n = h_pre.cols;
-    for_rows_with_scratch<B, A>(ctx, y.rows, y.cols, n <= detail::mhc_terms ? 0 : 1, [=] TIGON_FN(auto row) {
-      const auto term = [=](std::size_t h) {
-        return detail::mhc_term<T, A>{detail::mhc_stream(x, n, h), row.at(h_pre, h)};
-      };
-      detail::mhc_parts<B>(row,
-                           [=](auto part) { detail::mhc_add_all(part, constant(A(0)), n, term, row.scratch(0), y); });
-    });
-  }
-
-  template <backend B, element T>
-  static void backward(in_matrix<T> dy, in_matrix<T> x, in_matrix<accumulator_t<T>> h_pre, mhc_pre_gradients<T> to,
-                       mhc_pre_options opt, context& ctx) {
-    const std::size_t n = h_pre.cols;
-    const bool add = opt.dx == gradient::accumulate;
-    for_rows<B, accumulator_t<T>>(ctx, dy.rows, dy.cols, [=] TIGON_FN(auto row) {
-      if (to.dh_pre.data != nullptr)
-        detail::mhc_products(
-            row, dy, n, [=](std::size_t h) { return detail::mhc_stream(x, n, h); },
-            [=](std::size_t h, double sum) {
-              if (row.first()) row.put(to.dh_pre, h, static_cast<accumulator_t<T>>(sum));
-            });
-      if (to.dx.data == nullptr) return;
-      for (std::size_t h = 0; h < n; ++h) {
-        const auto w = row.at(h_pre, h);
-        const auto dx = detail::mhc_stream(to.dx, n, h);
-        if (add)
-          row.map(reads(dy, dx), writes(dx), [=](auto d, auto old) { return fma(d, decltype(d)(w), old); });
-        else
-          row.map(reads(dy), writes(dx), [=](auto d) { return d * w; });
-      }
-    });
-  }
-};
+///
+/// ```cpp
+/// std::vector<float> x(4 * 2 * 64, 0.5f), h(4 * 2, 1), in(4 * 64), dx(x.size()), dh(h.size());  // two streams
+/// const auto rows = [](auto& v) { return tigon::matrix_view(v.data(), 4, v.size() / 4); };
+/// tigon::mhc_pre_forward(rows(x), rows(h), rows(in));
+/// tigon::mhc_pre_backward(rows(in), rows(x), rows(h), tigon::mhc_pre_gradients<float>{rows(dx), rows(dh)});
+/// ```
+struct mhc_pre_options;
 
 /// y from x and h_pre. See mhc_pre_options for the contract.
 template <class B = default_backend, class T>

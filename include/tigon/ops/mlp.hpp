@@ -2,247 +2,142 @@
 #ifndef TIGON_OPS_MLP_HPP
 #define TIGON_OPS_MLP_HPP
 
-#include <tigon/gemm/kernel.hpp>
-#include <tigon/ops/mlp_blocks.hpp>
-#include <tigon/ops/mlp_gates.hpp>
-#include <tigon/rows/matrices.hpp>
-
-#include <utility>
+#include <tigon/core/arguments.hpp>
+#include <tigon/ops/mlp/mlp_kernel.hpp>
 
 namespace tigon {
 
-template <>
-struct kernel<op::mlp, backends::generic> {
-  template <class T>
-  using saved = mlp_saved<T>;
+/// The MLP of a transformer: two projections, a gate, a projection back.
+///
+///   g = gate_multiplier * (x wg^T + bg),   u = x wu^T + bu,   a = act(g) * u,   y = down_multiplier * (a wd^T + bd)
+///   p = down_multiplier * dy wd,   dg = p * u * act'(g),   du = p * act(g)
+///   dwd = down_multiplier * dy^T a,   dwg = gate_multiplier * dg^T x,   dwu = du^T x
+///   dbd = down_multiplier * sum of dy,   dbg = gate_multiplier * sum of dg,   dbu = sum of du      over the tokens
+///   dx = gate_multiplier * dg wg + du wu
+///
+/// The gate, a = act(g) * u, is that of mlp_gate; or with mlp_options_for<swiglu_options> or <geglu_options> that of
+/// the operator with all of its options, such as the limit, slope and up_offset of gpt-oss, or the erf form of GELU.
+///
+/// Formula    docs/formulas/mlp.md; Shazeer, "GLU Variants Improve Transformer", 2020.
+/// Shapes     x, y, dy, dx [tokens, hidden]; wg, wu, dwg, dwu [intermediate, hidden]; wd, dwd [hidden, intermediate];
+///            all weights and their gradients the other way round with weights = transpose::yes; bg, bu, dbg, dbu
+///            [intermediate], bd, dbd [hidden], each bias may be absent, and each gradient; saved [tokens, 3 *
+///            intermediate]. Any extent may be 0. Row strides everywhere.
+/// Types      x, y, dy, dx and saved one of f32, bf16, f16, f64; wg, wu, wd and biases any one of them, and their
+///            gradients any one (f64 only with f64).
+/// Precision  every sum, act and its derivative in f32 (f64 for f64). One rounding at g, u, a, dg, du and the outputs;
+///            a is made of the sums before g and u are rounded, p is not rounded, dx is one sum. bd times its
+///            multiplier is rounded to the type of y. Products are op::gemm of the backend, gates its op::swiglu and
+///            op::geglu; round_gate of their options rounds to the type of x. A g, u, a, dg or du beyond 65504 is
+///            infinite in f16, and what is made of it is infinite or NaN.
+/// Options    backward: as in forward.
+/// Writes     y, saved; dx, dwg, dwu, dwd, dbg, dbu, dbd; a gradient whose view has no memory is not computed: those of
+///            frozen weights. Gradients of weights and biases are added to with gradient::accumulate. mlp_backward
+///            overwrites saved: one backward for one forward.
+/// Aliasing   forward: none. backward: dx may be dy or x. Otherwise any layout in which no written element is shared.
+/// Memory     saved; mlp_forward_inference instead an a for as many tokens as fit into B::chunk, mlp_backward_recompute
+///            a saved of its own. In 16 bits also at most three blocks of sums, together 3 / 16 of B::chunk; with biases
+///            2 * intermediate + hidden numbers, and sums of their gradients by task. See mlp_workspace.
+/// Threads    the same bits for any number of them.
+/// Throws     tigon::error: shape, stride, alias, argument (a multiplier outside option_range, and as swiglu), state
+///            (saved holds no forward, or backward used it), workspace; before the first write.
+/// Max error  f32 8e-6, bf16 3e-2 of |reference| + its root mean square; gradients 8e-6, 5e-2 (tests/ops/mlp_test.cpp,
+///            mlp_gates_test.cpp); twice that in 16 bits with round_gate. Where the terms of an element cancel, of the root
+///            of the sum of their squares, and up to twice as much (tests/fuzz/mlp.cpp).
+///
+/// ```cpp
+/// std::vector<float> x(8 * 16, 0.5f), wg(32 * 16, 0.1f), wu(wg), wd(wg), y(x.size()), dx(x.size());
+/// std::vector<float> dwg(wg.size()), dwu(wg.size()), dwd(wg.size()), memory(8 * 3 * 32);
+/// const auto rows = [](auto& v, std::size_t cols) { return tigon::matrix_view(v.data(), v.size() / cols, cols); };
+/// const tigon::mlp_weights w{rows(wg, 16), rows(wu, 16), rows(wd, 32)};
+/// const tigon::mlp_weights dw{rows(dwg, 16), rows(dwu, 16), rows(dwd, 32)};
+/// tigon::mlp_saved<float> saved{rows(memory, 3 * 32)};
+/// tigon::mlp_forward(rows(x, 16), w, rows(y, 16), saved);
+/// tigon::mlp_backward(rows(y, 16), rows(x, 16), w, saved, rows(dx, 16), dw);  // dy = y
+/// ```
+template <class Gate>
+struct mlp_options_for;
 
-  /// Leaves a, g and u in `to_save`, or nothing if that has no memory.
-  template <backend B, element T, element W, class Options>
-  static void forward(in_matrix<T> x, mlp_weights<const W> w, matrix_view<T> y, matrix_view<T> to_save,
-                      const Options& opt, context& ctx) {
-    const std::size_t n = gemm_detail::rows_of(w.gate, opt.weights);
-    const gemm_options down{.alpha = opt.down_multiplier, .b = !opt.weights};
-    workspace::frame frame(ctx.workspace());
-    const auto biases = detail::mlp_biases<T>::template of<row_backend<B>>(frame, w, opt, ctx);
-    if (to_save.data != nullptr) {
-      const auto to = detail::mlp_values<T>::of(to_save);
-      activate<B>(x, w, biases, to, opt, ctx);
-      product<B>(to.a, w.down, y, down, ctx, {}, biases.down);
-      return;
-    }
-    const std::size_t chunk = detail::inference_rows<B, T>(x.rows, n);
-    T* memory = frame.template take<T>(chunk * n);
-    for (std::size_t begin = 0; begin < x.rows; begin += chunk) {
-      const matrix_view<T> a(memory, std::min(chunk, x.rows - begin), n);
-      activate<B>(x.rows_from(begin, a.rows), w, biases, detail::mlp_values<T>{a, {}, {}}, opt, ctx);
-      product<B>(a, w.down, y.rows_from(begin, a.rows), down, ctx, {}, biases.down);
-    }
-  }
+namespace detail {
+inline namespace TIGON_ABI {
+/// The doors without and with `saved`.
+template <class B, element T, element W, class Gate>
+void mlp_forward(std::string_view name, matrix_view<const T> x, mlp_weights<const W> w, matrix_view<T> y,
+                 mlp_saved<T>* saved, const mlp_options_for<Gate>& opt, context& ctx) {
+  arguments args(name);
+  const std::size_t n = declare_mlp(args, x, w, opt);
+  args.out("y", y, x.rows, x.cols);
+  if (saved != nullptr) args.out("saved", saved->memory, x.rows, 3 * n);
+  args.check();
+  mlp_gate_kernel<B, T, Gate>::check(args, opt.gate);
+  const mlp_pass pass = saved != nullptr ? mlp_pass::forward : mlp_pass::inference;
+  ctx.workspace().expect(name, mlp_workspace<B, T, W>(pass, x.rows, x.cols, n, ctx.executor().workers(),
+                                                      parameters::trained, w.any_bias()));
+  kernel_for<op::mlp, B>::template forward<B, T, W>(x, w, y, saved != nullptr ? saved->memory : matrix_view<T>{}, opt,
+                                                    ctx);
+  if (saved != nullptr) saved->filled = true;
+}
 
-  /// Computes a, g and u again if `saved_values` has no memory; overwrites them otherwise.
-  template <backend B, element T, element W, element G, class Options>
-  static void backward(in_matrix<T> dy, in_matrix<T> x, mlp_weights<const W> w, matrix_view<T> saved_values,
-                       matrix_view<T> dx, mlp_weights<G> dw, const Options& opt, context& ctx) {
-    const std::size_t n = gemm_detail::rows_of(w.gate, opt.weights);
-    workspace::frame frame(ctx.workspace());
-    const bool recompute = saved_values.data == nullptr;
-    if (recompute) saved_values = {frame.template take_before<T>(x.rows * 3 * n), x.rows, 3 * n};
-    const auto values = detail::mlp_values<T>::of(saved_values);
-    if (recompute) {
-      workspace::frame of_biases(ctx.workspace());
-      activate<B>(x, w, detail::mlp_biases<T>::template of<row_backend<B>>(of_biases, w, opt, ctx), values, opt, ctx);
-    }
+template <class B, element T, element W, element G, class Gate>
+void mlp_backward(matrix_view<const T> dy, matrix_view<const T> x, mlp_weights<const W> w, mlp_saved<T>* saved,
+                  matrix_view<T> dx, mlp_weights<G> dw, const mlp_options_for<Gate>& opt, context& ctx) {
+  const std::string_view name = saved != nullptr ? "mlp_backward" : "mlp_backward_recompute";
+  const matrix_view<T> memory = saved != nullptr ? saved->memory : matrix_view<T>{};
+  arguments args(name);
+  const std::size_t n = declare_mlp_backward<T>(args, dy, x, w, saved, dx, dw, opt);
+  args.check();
+  mlp_gate_kernel<B, T, Gate>::check(args, opt.gate);
+  if (saved != nullptr && !saved->filled)
+    fail_argument(error_code::state, name, "saved", "empty, or was used by a backward",
+                  "what a forward left, for one backward");
+  const mlp_pass pass = saved != nullptr ? mlp_pass::backward : mlp_pass::recompute;
+  ctx.workspace().expect(name, mlp_workspace<B, T, W, G>(pass, x.rows, x.cols, n, ctx.executor().workers(),
+                                                         trained_if(dw.any()), w.any_bias() || dw.any_bias()));
+  if (saved != nullptr) saved->filled = false;
+  kernel_for<op::mlp, B>::template backward<B, T, W, G>(dy, x, w, memory, dx, dw, opt, ctx);
+}
+}  // namespace TIGON_ABI
+}  // namespace detail
 
-    // dw = out^T in, or its transpose.
-    const auto weight_gradient = [&](matrix_view<const T> out, matrix_view<const T> in, matrix_view<G> to,
-                                     double alpha) {
-      if (to.data == nullptr) return;
-      if (opt.weights == transpose::yes) std::swap(out, in);
-      product<B>(out, in, to, {.alpha = alpha, .beta = opt.dw == gradient::accumulate ? 1.0 : 0.0, .a = transpose::yes},
-                 ctx);
-    };
-    const auto bias_gradient = [&](matrix_view<const T> out, std::span<G> to, double alpha) {
-      using A = accumulator_t<T>;
-      if (to.data() != nullptr)
-        map_rows<row_backend<B>>(ctx, detail::multiple_sum_program<A>{static_cast<A>(alpha)}, reads(out), writes(),
-                                 adds_to(parameter_gradient<G>{{to.data(), to.size()}, opt.dw}));
-    };
-    weight_gradient(dy, values.a, dw.down, opt.down_multiplier);
-    bias_gradient(dy, dw.down_bias, opt.down_multiplier);
-    mlp_weights<G> before = dw;  // of the gate
-    before.down = {}, before.down_bias = {};
-    if (dx.data == nullptr && !before.any()) return;
-    differentiate<B>(dy, w.down, values, opt, ctx);  // g and u become dg and du; a is gone
-    weight_gradient(values.g, x, dw.gate, opt.gate_multiplier);
-    weight_gradient(values.u, x, dw.up, 1);
-    bias_gradient(values.g, dw.gate_bias, opt.gate_multiplier);
-    bias_gradient(values.u, dw.up_bias, 1);
-    if (dx.data != nullptr) join<B>(values, w, dx, opt, ctx);
-  }
+/// y, and in `saved` what mlp_backward needs. See mlp_options for the contract.
+template <class B = default_backend, class T, class W, class Gate = mlp_gate>
+void mlp_forward(in_matrix<T> x, mlp_weights<W> w, matrix_view<T> y,
+                 std::type_identity_t<saved_t<op::mlp, B, T>>& saved, mlp_options_for<Gate> opt = {},
+                 context& ctx = default_context()) {
+  static_assert(gemm_detail::admits_types<B, T, gemm_detail::bare<W>, T>());
+  detail::mlp_forward<B, T, gemm_detail::bare<W>>("mlp_forward", x, w, y, &saved, opt, ctx);
+}
 
-  /// g, u and a of x. Sums that are stored as they are go where they belong; others are made a block at a time.
-  template <backend B, element T, element W, class Options>
-  static void activate(matrix_view<const T> x, mlp_weights<const W> w, detail::mlp_biases<T> b,
-                       detail::mlp_values<T> to, const Options& opt, context& ctx) {
-    const detail::mlp_gate_kernel<row_backend<B>, T, decltype(opt.gate)> gates{opt.gate};
-    using A = accumulator_t<T>;
-    constexpr bool wide = std::same_as<T, A>;
-    const bool keep = to.g.data != nullptr, whole = wide && keep;
-    const transpose t = !opt.weights;
-    const std::size_t rows = x.rows, cols = to.a.cols;
-    const detail::mlp_block most =
-        whole ? detail::mlp_block{0, 0, rows, cols} : detail::largest_block<B, A>(rows, cols);
-    workspace::frame frame(ctx.workspace());
-    A* gate_sums = whole ? nullptr : frame.template take<A>(most.rows * most.cols);
-    A* up_sums = wide ? nullptr : frame.template take<A>(most.rows * most.cols);
-    detail::for_blocks(rows, cols, most, [&](detail::mlp_block at) {
-      matrix_view<A> gate(gate_sums, at.rows, at.cols), up(up_sums, at.rows, at.cols);
-      if constexpr (wide) {
-        if (keep) gate = at.of(to.g);
-        up = at.of(keep ? to.u : to.a);
-      }
-      const matrix_view<const T> part = x.rows_from(at.row, at.rows);
-      product<B>(part, detail::columns_of(w.gate, t, at), gate, {.alpha = opt.gate_multiplier, .b = t}, ctx, {},
-                 detail::part_of_bias(b.gate, at.col, at.cols));
-      const auto gated = [&](matrix_view<A> u, std::size_t row, std::size_t col, std::size_t) {
-        const detail::mlp_block here{row, col, u.rows, u.cols}, there = here.at(at.row, at.col);
-        const matrix_view<A> g = here.of(gate);
-        workspace nothing;
-        context own(serial(), nothing);
-        if constexpr (wide) {
-          gates.forward(g, u, there.of(to.a), own);
-        } else {
-          if (keep) detail::convert_matrix<row_backend<B>>(g, there.of(to.g), own);
-          if (keep) detail::convert_matrix<row_backend<B>>(u, there.of(to.u), own);
-          gates.forward(g, u, u, own);
-          detail::convert_matrix<row_backend<B>>(u, there.of(to.a), own);
-        }
-      };
-      product<B>(part, detail::columns_of(w.up, t, at), up, {.b = t}, ctx, gated,
-                 detail::part_of_bias(b.up, at.col, at.cols));
-    });
-  }
+/// y alone.
+template <class B = default_backend, class T, class W, class Gate = mlp_gate>
+void mlp_forward_inference(in_matrix<T> x, mlp_weights<W> w, matrix_view<T> y, mlp_options_for<Gate> opt = {},
+                           context& ctx = default_context()) {
+  static_assert(gemm_detail::admits_types<B, T, gemm_detail::bare<W>, T>());
+  detail::mlp_forward<B, T, gemm_detail::bare<W>>("mlp_forward_inference", x, w, y, nullptr, opt, ctx);
+}
 
-  /// g and u become dg and du. p is written over a where the sums have the type of a, otherwise a block at a time.
-  template <backend B, element T, element W, class Options>
-  static void differentiate(matrix_view<const T> dy, matrix_view<const W> down, detail::mlp_values<T> values,
-                            const Options& opt, context& ctx) {
-    const detail::mlp_gate_kernel<row_backend<B>, T, decltype(opt.gate)> gates{opt.gate};
-    using A = accumulator_t<T>;
-    constexpr bool wide = std::same_as<T, A>;
-    const std::size_t rows = dy.rows, cols = values.a.cols;
-    const detail::mlp_block most = wide ? detail::mlp_block{0, 0, rows, cols} : detail::largest_block<B, A>(rows, cols);
-    workspace::frame frame(ctx.workspace());
-    A* sums[3] = {};
-    if (!wide)
-      for (A*& plane : sums) plane = frame.template take<A>(most.rows * most.cols);
-    detail::for_blocks(rows, cols, most, [&](detail::mlp_block at) {
-      matrix_view<A> all(sums[0], at.rows, at.cols);
-      if constexpr (wide) all = values.a;
-      product<B>(
-          dy.rows_from(at.row, at.rows), detail::columns_of(down, opt.weights, at), all,
-          {.alpha = opt.down_multiplier, .b = opt.weights}, ctx,
-          [&](matrix_view<A> p, std::size_t row, std::size_t col, std::size_t) {
-            const detail::mlp_block here{row, col, p.rows, p.cols}, there = here.at(at.row, at.col);
-            const matrix_view<T> gate = there.of(values.g), up = there.of(values.u);
-            workspace nothing;
-            context own(serial(), nothing);
-            if constexpr (wide) {
-              gates.backward(p, gate, up, own);
-            } else {
-              const auto g = here.of(matrix_view<A>(sums[1], at.rows, at.cols));
-              const auto u = here.of(matrix_view<A>(sums[2], at.rows, at.cols));
-              detail::convert_matrix<row_backend<B>>(gate, g, own), detail::convert_matrix<row_backend<B>>(up, u, own);
-              gates.backward(p, g, u, own);
-              detail::convert_matrix<row_backend<B>>(g, gate, own), detail::convert_matrix<row_backend<B>>(u, up, own);
-            }
-          });
-    });
-  }
+/// dx and the gradients of the weights from what mlp_forward left in `saved`, which is used up.
+template <class B = default_backend, class T, class W, class G, class Gate = mlp_gate>
+void mlp_backward(in_matrix<T> dy, in_matrix<T> x, mlp_weights<W> w,
+                  std::type_identity_t<saved_t<op::mlp, B, T>>& saved, matrix_view<T> dx, mlp_weights<G> dw,
+                  mlp_options_for<Gate> opt = {}, context& ctx = default_context()) {
+  static_assert(gemm_detail::admits_types<B, T, gemm_detail::bare<W>, G>());
+  detail::mlp_backward<B, T, gemm_detail::bare<W>, G>(dy, x, w, &saved, dx, dw, opt, ctx);
+}
 
-  /// dx of dg and du: one sum of two products.
-  template <backend B, element T, element W, class Options>
-  static void join(detail::mlp_values<T> d, mlp_weights<const W> w, matrix_view<T> dx, const Options& opt,
-                   context& ctx) {
-    using A = accumulator_t<T>;
-    const gemm_options first{.alpha = opt.gate_multiplier, .b = opt.weights}, second{.beta = 1, .b = opt.weights};
-    if constexpr (std::same_as<T, A>) {
-      product<B>(d.g, w.gate, dx, first, ctx);
-      product<B>(d.u, w.up, dx, second, ctx);
-    } else {
-      const detail::mlp_block most = detail::largest_block<B, A>(dx.rows, dx.cols);
-      workspace::frame frame(ctx.workspace());
-      A* sums = frame.template take<A>(most.rows * most.cols);
-      detail::for_blocks(dx.rows, dx.cols, most, [&](detail::mlp_block at) {
-        const matrix_view<A> sum(sums, at.rows, at.cols);
-        product<B>(d.g.rows_from(at.row, at.rows), detail::columns_of(w.gate, opt.weights, at), sum, first, ctx);
-        product<B>(d.u.rows_from(at.row, at.rows), detail::columns_of(w.up, opt.weights, at), sum, second, ctx,
-                   [&](matrix_view<A> part, std::size_t row, std::size_t col, std::size_t) {
-                     workspace nothing;
-                     context own(serial(), nothing);
-                     detail::convert_matrix<row_backend<B>>(
-                         part, detail::mlp_block{at.row + row, at.col + col, part.rows, part.cols}.of(dx), own);
-                   });
-      });
-    }
-  }
-
-  template <backend B, class TA, class TB, element TC, class Epilogue = no_epilogue>
-  static void product(matrix_view<TA> a, matrix_view<TB> b, matrix_view<TC> c, gemm_options opt, context& ctx,
-                      const Epilogue& epilogue = {}, std::type_identity_t<in_vector<TC>> bias = {}) {
-    kernel_for<op::gemm, B>::template forward<B, std::remove_const_t<TA>, std::remove_const_t<TB>, TC>(
-        a, {b}, bias, c, epilogue, opt, ctx);
-  }
-
-  /// Bytes that a pass takes.
-  template <backend B, element T, element W, element G>
-  static std::size_t workspace_bytes(mlp_pass pass, std::size_t tokens, std::size_t hidden, std::size_t n,
-                                     std::size_t workers, parameters of, bool biases) {
-    using A = accumulator_t<T>;
-    using R = row_backend<B>;
-    const std::size_t of_biases = biases ? detail::mlp_biases<T>::bytes(hidden, n) : 0;
-    const auto product_bytes = [=]<class C>(std::type_identity<C>, std::size_t rows, std::size_t cols, std::size_t k) {
-      return gemm_workspace<B, T, W, C>(rows, cols, k, workers);
-    };
-    // Products of blocks, and as many blocks of sums; the last block may be smaller and want more.
-    const auto blocks_bytes = [=](std::size_t rows, std::size_t cols, std::size_t k, std::size_t planes) {
-      constexpr std::type_identity<A> sums;
-      if (planes == 0) return product_bytes(sums, rows, cols, k);
-      const detail::mlp_block most = detail::largest_block<B, A>(rows, cols);
-      std::size_t bytes = 0;
-      for (const std::size_t r : {most.rows, rows == 0 ? 0 : (rows - 1) % most.rows + 1})
-        for (const std::size_t c : {most.cols, cols == 0 ? 0 : (cols - 1) % most.cols + 1})
-          bytes = std::max(bytes, product_bytes(sums, r, c, k));
-      return bytes + planes * workspace::bytes_for<A>(most.rows, most.cols);
-    };
-    constexpr bool wide = std::same_as<T, A>;
-    const auto forward_bytes = [=](std::size_t rows, bool keep) {
-      return of_biases + std::max(blocks_bytes(rows, n, hidden, wide ? !keep : 2),
-                                  product_bytes(std::type_identity<T>{}, rows, hidden, n));
-    };
-    if (pass == mlp_pass::forward) return forward_bytes(tokens, true);
-    if (pass == mlp_pass::inference) {
-      const std::size_t chunk = detail::inference_rows<B, T>(tokens, n);
-      const std::size_t last = tokens == 0 ? 0 : (tokens - 1) % chunk + 1;
-      return workspace::bytes_for<T>(chunk, n) + std::max(forward_bytes(chunk, false), forward_bytes(last, false));
-    }
-    std::size_t bytes =
-        std::max(blocks_bytes(tokens, n, hidden, wide ? 0 : 3), blocks_bytes(tokens, hidden, n, wide ? 0 : 1));
-    if (of == parameters::trained)
-      bytes = std::max({bytes, gemm_workspace<B, T, T, G>(hidden, n, tokens, workers),
-                        gemm_workspace<B, T, T, G>(n, hidden, tokens, workers)});
-    if (of == parameters::trained && biases)
-      bytes = std::max(
-          {bytes, simd::partials_workspace<R, A>(tokens, n, 1), simd::partials_workspace<R, A>(tokens, hidden, 1)});
-    if (pass == mlp_pass::backward) return bytes;
-    const std::size_t values = workspace::bytes_before<T>(tokens, 3, n);
-    return values + std::max({bytes, forward_bytes(tokens, true), values == 0 ? 0 : workspace::alignment});
-  }
-};
+/// The same from x alone: g, u and a are made again, in the workspace.
+template <class B = default_backend, class T, class W, class G, class Gate = mlp_gate>
+void mlp_backward_recompute(in_matrix<T> dy, in_matrix<T> x, mlp_weights<W> w, matrix_view<T> dx, mlp_weights<G> dw,
+                            mlp_options_for<Gate> opt = {}, context& ctx = default_context()) {
+  static_assert(gemm_detail::admits_types<B, T, gemm_detail::bare<W>, G>());
+  detail::mlp_backward<B, T, gemm_detail::bare<W>, G>(dy, x, w, nullptr, dx, dw, opt, ctx);
+}
 
 }  // namespace tigon
 
-#include <tigon/gemm/gemm.hpp>  // the doors beside these, for callers
+#include <tigon/gemm/gemm.hpp>   // the doors beside these, for callers
+#include <tigon/ops/geglu.hpp>   // the doors beside these, for callers
+#include <tigon/ops/swiglu.hpp>  // the doors beside these, for callers
 
 #include <tigon/backend/select.hpp>
 

@@ -2,181 +2,131 @@
 #ifndef TIGON_OPS_MODULATED_RMS_NORM_HPP
 #define TIGON_OPS_MODULATED_RMS_NORM_HPP
 
-#include <tigon/ops/modulated_rms_norm_contract.hpp>
-#include <tigon/ops/modulated_rms_norm_program.hpp>
-#include <tigon/ops/rms_norm_kernel.hpp>
+#include <tigon/core/arguments.hpp>
+#include <tigon/ops/norm/modulated_rms_norm_kernel.hpp>
 
 namespace tigon {
 
-template <>
-struct kernel<op::modulated_rms_norm, backends::generic> {
-  template <class A>
-  using saved = std::span<A>;  // rstd
+/// RMSNorm whose result is scaled and shifted by what rows of a group share, as in diffusion transformers.
+///
+///   rstd[i] = 1 / sqrt(mean_j x[i,j]^2 + eps),   a = x * rstd * (offset + w)      w absent: a = x * rstd
+///   y       = a * (1 + scale[g]) + shift[g],     g = i / group_rows               shift absent: 0
+///   u       = dy * (1 + scale[g]),   m = u * (offset + w),   k[i] = sum_j m[i,j] x[i,j]
+///   dx      = rstd * m - rstd^3 * k / cols * x,   dw[j] = sum_i u[i,j] x[i,j] rstd[i]
+///   dscale[g,j] = sum over i in g of dy[i,j] a[i,j],   dshift[g,j] = sum over i in g of dy[i,j]
+///
+/// Formula    docs/formulas/modulated_rms_norm.md; Peebles and Xie, "Scalable Diffusion Models with Transformers",
+///            2023.
+/// Shapes     x, y, dy, dx [rows, cols]; w, dw [cols] or `absent`, dw also where w is given: a frozen weight; scale,
+///            shift, dscale, dshift [groups, cols], shift and dshift may be empty views; rstd [rows]. groups = rows /
+///            group_rows; where group_rows is not stated, 1 or rows and nothing else, so that no row meets another's
+///            scale by mistake. cols >= 1, rows may be 0.
+/// Types      x, y, dy, dx one of f32, bf16, f16, f64; w and dw any of them, scale, shift and their gradients any of
+///            them (f64 only with f64).
+/// Precision  sums and rstd in f32 (f64 for f64); y, dx, dw, dscale, dshift are rounded once (llama also rounds x *
+///            rstd).
+/// Options    backward: rstd decides, and eps does not count. Where dx of rows of a few columns nearly cancels, eps
+///            adds the digits that rstd in f32 lacks, if it agrees with rstd. offset, group_rows and casting as in
+///            forward.
+/// Writes     y, rstd, dx; dw, dscale and dshift are overwritten, or added to with gradient::accumulate.
+/// Aliasing   backward: dx may be dy or x. forward: y may not be x, which backward needs. Otherwise any layout in which
+///            no written element is shared.
+/// Throws     tigon::error: shape, stride, alias, argument (eps negative, a number outside option_range), workspace;
+///            before the first write.
+/// Range      x of any size that its type holds, where rstd is a number of its own: with eps = 0, rows with a root mean
+///            square from the smallest normal number on. NaN makes its row of y and dx NaN, dw and dscale. So does
+///            an infinity, but for y, where it becomes NaN and the rest of its row the shift.
+/// Max error  f32 1e-6, bf16 1e-2 of |reference| + its root mean square; gradients 2e-6, 2e-2
+///            (tests/ops/modulated_rms_norm_test.cpp), for any number of rows (tests/rows/many_rows_test.cpp).
+///
+/// ```cpp
+/// std::vector<float> x(6 * 64, 0.5f), w(64, 1), scale(2 * 64), shift(2 * 64), y(6 * 64), rstd(6);
+/// std::vector<float> dx(6 * 64), dw(64), dscale(2 * 64), dshift(2 * 64);
+/// const auto rows = [](auto& v) { return tigon::matrix_view(v.data(), v.size() / 64, 64); };
+/// const tigon::modulated_rms_norm_options opt{.group_rows = 3};  // three tokens have one scale and shift
+/// tigon::modulated_rms_norm_forward(rows(x), w, rows(scale), rows(shift), rows(y), rstd, opt);
+/// tigon::modulated_rms_norm_backward(
+///     rows(y), rows(x), w, rows(scale), rstd,
+///     tigon::modulated_rms_norm_gradients{rows(dx), dw, rows(dscale), rows(dshift)}, opt);  // dy = y
+/// ```
+struct modulated_rms_norm_options;
 
-  template <backend B, element T, element W, element S>
-  static void forward(in_matrix<T> x, in_vector<W> w, matrix_view<const S> scale, in_matrix<S> shift, matrix_view<T> y,
-                      std::span<accumulator_t<T>> rstd, modulated_rms_norm_options opt, context& ctx) {
-    opt = detail::options_for_weight(opt, w);
-    if (by_row(x.rows, x.cols, scale.rows)) {
-      detail::with_casting<T>(
-          opt.casting, [&](auto rule) { forward_rows<B, rule.value>(x, w, scale, shift, y, rstd.data(), opt, ctx); });
-    } else {
-      workspace::frame frame(ctx.workspace());
-      const auto weights = group_weights<B, accumulator_t<T>>(frame, scale, w, opt, ctx);
-      detail::with_casting<T>(
-          opt.casting, [&](auto rule) { forward_groups<B, rule.value>(x, weights, shift, y, rstd.data(), opt, ctx); });
-    }
+namespace detail {
+inline namespace TIGON_ABI {
+/// Declares x, w and scale. The rows of scale belong to those of x without doubt.
+template <class A>
+void declare_modulated_rms_norm(arguments& args, extent x, vector_extent w, extent scale,
+                                modulated_rms_norm_options opt) {
+  args.at_least_one("cols", x.cols);
+  args.in("x", x);
+  args.optional_in("w", w, x.cols);
+  if (opt.group_rows == 0) {
+    args.that(scale.rows == 1 || scale.rows == x.rows, error_code::shape, "scale",
+              "of other than 1 row or a row for every row of x", "option group_rows, the rows that share one of it");
+    args.in("scale", scale, scale.rows, x.cols);
+  } else {
+    args.that(x.rows % opt.group_rows == 0, error_code::shape, "group_rows", "no divisor of the rows of x", "one");
+    args.in("scale", scale, x.rows / opt.group_rows, x.cols);
   }
+  args.eps<A>(opt.eps);
+  args.finite<A>("offset", opt.offset);
+}
+}  // namespace TIGON_ABI
+}  // namespace detail
 
-  template <backend B, element T, element W, element S>
-  static void backward(in_matrix<T> dy, in_matrix<T> x, in_vector<W> w, in_matrix<S> scale,
-                       std::span<const accumulator_t<T>> rstd,
-                       modulated_rms_norm_gradients<T, vector_view<W>, S> gradients, modulated_rms_norm_options opt,
-                       context& ctx) {
-    opt = detail::options_for_weight(opt, w);
-    if (by_row(x.rows, x.cols, scale.rows))
-      detail::with_casting<T>(opt.casting, [&](auto rule) {
-        backward_rows<B, rule.value, T, W, S>(dy, x, w, scale, rstd.data(), gradients, opt, ctx);
-      });
-    else
-      backward_groups<B, T, W, S>(dy, x, w, scale, rstd.data(), gradients, opt, ctx);
-  }
+/// Bytes of workspace that modulated_rms_norm_backward takes, with dw or without, and forward at most; `groups` is the
+/// number of rows of scale.
+template <class B = default_backend, class T>
+std::size_t modulated_rms_norm_workspace(std::size_t rows, std::size_t cols, std::size_t groups,
+                                         const context& ctx = default_context(), parameters of = parameters::trained);
 
-  using plain = kernel<op::rms_norm, backends::generic>;
-  /// Whether every row has a scale of its own, which is then read, and its gradient written, with x. Otherwise a group
-  /// is an rms_norm of weight (1 + scale) * (offset + w); so is a row of a few columns, whose dx is made in f64.
-  static constexpr bool by_row(std::size_t rows, std::size_t cols, std::size_t groups) {
-    return groups == rows && cols > plain::narrow;
-  }
+/// y and rstd from x, w, scale and shift. See modulated_rms_norm_options for the contract.
+template <class B = default_backend, class T, parameter W, class S>
+void modulated_rms_norm_forward(in_matrix<T> x, const W& w, matrix_view<S> scale,
+                                in_matrix<std::remove_const_t<S>> shift, matrix_view<T> y,
+                                std::type_identity_t<saved_t<op::modulated_rms_norm, B, accumulator_t<T>>> rstd,
+                                modulated_rms_norm_options opt = {}, context& ctx = default_context()) {
+  static_assert(admits<B, T>());
+  using M = std::remove_const_t<S>;
+  const auto weight = as_in_vector<T>(w);
+  static_assert(admits_parameter<T, decltype(weight)>() && admits_parameter<T, vector_view<M>>());
+  arguments args("modulated_rms_norm_forward");
+  detail::declare_modulated_rms_norm<accumulator_t<T>>(args, x, weight, scale, opt);
+  args.optional_in("shift", shift, scale.rows, x.cols);
+  args.out("y", y, x.rows, x.cols);
+  args.out("rstd", rstd, x.rows);
+  args.check();
+  ctx.workspace().expect("modulated_rms_norm_forward",
+                         modulated_rms_norm_workspace<B, T>(x.rows, x.cols, scale.rows, ctx));
+  kernel_for<op::modulated_rms_norm, B>::template forward<B, T>(x, weight, matrix_view<const M>(scale), shift, y, rstd,
+                                                                opt, ctx);
+}
 
-  /// The row of a group; none where the matrix is absent.
-  template <class S>
-  static TIGON_INLINE vector_view<S> row_of(matrix_view<S> m, std::size_t group) {
-    if (m.data == nullptr) return {};
-    return {m.row(group), m.cols};
-  }
-  /// What a gradient is added to: zeros where it is overwritten or absent.
-  template <class S>
-  static auto added_to(matrix_view<S> gradient, tigon::gradient mode) {
-    return or_zeros(mode == gradient::accumulate ? in_matrix<S>(gradient) : in_matrix<S>());
-  }
-
-  template <backend B, class A, element W, element S>
-  static matrix_view<A> group_weights(workspace::frame& frame, matrix_view<const S> scale, in_vector<W> w,
-                                      const modulated_rms_norm_options& opt, context& ctx) {
-    const A offset = static_cast<A>(opt.offset);
-    const matrix_view<A> out{frame.template take<A>(scale.rows * scale.cols), scale.rows, scale.cols};
-    map_rows<B>(ctx, detail::group_weight_program<A>{offset}, reads(scale, or_ones(w)), writes(out));
-    return out;
-  }
-
-  template <backend B, casting C, element T, element W, element S, class A>
-  static void forward_rows(matrix_view<const T> x, in_vector<W> w, matrix_view<const S> scale,
-                           matrix_view<const S> shift, matrix_view<T> y, A* rstd, modulated_rms_norm_options opt,
-                           context& ctx) {
-    const detail::modulated_rms_norm_program<C, T, A> program{{static_cast<A>(x.cols), static_cast<A>(opt.eps)},
-                                                              static_cast<A>(opt.offset)};
-    reduce_map<B>(ctx, program, reads(x), map_reads(or_ones(w), scale, or_zeros(shift)), writes(y), saves(rstd));
-  }
-
-  template <backend B, casting C, element T, element S, class A>
-  static void forward_groups(matrix_view<const T> x, matrix_view<A> w, matrix_view<const S> shift, matrix_view<T> y,
-                             A* rstd, modulated_rms_norm_options opt, context& ctx) {
-    const std::size_t size = x.rows / std::max<std::size_t>(w.rows, 1);
-    const detail::shifted_rms_norm_program<C, T, A> program{{static_cast<A>(x.cols), static_cast<A>(opt.eps)}};
-    reduce_map<B>(ctx, program, reads(x), map_reads(row_of_group(w, size), row_of_group(or_zeros(shift), size)),
-                  writes(y), saves(rstd));
-  }
-
-  template <backend B, casting C, element T, element W, element S, class A>
-  static void backward_rows(matrix_view<const T> dy, matrix_view<const T> x, in_vector<W> w, matrix_view<const S> scale,
-                            const A* rstd, modulated_rms_norm_gradients<T, vector_view<W>, S> to,
-                            modulated_rms_norm_options opt, context& ctx) {
-    const detail::modulated_rms_norm_gradient<C, T, A> program{static_cast<A>(x.cols), static_cast<A>(opt.offset)};
-    // Without a shift, what would be its gradient is overwritten by that of scale.
-    const matrix_view<S> to_shift = to.dshift.data == nullptr ? to.dscale : to.dshift;
-    reduce_map<B>(ctx, program, reads(dy, x, or_ones(w), scale, added_to(to.dshift, opt.dscale)), of_rows(rstd),
-                  map_reads(added_to(to.dscale, opt.dscale)), reduce_writes(to_shift), writes(to.dx, to.dscale),
-                  adds_to(parameter_gradient<W>{to.dw, opt.dw}));
-  }
-
-  /// The gradient of a group's weight takes its place; dscale and dw are multiples of it.
-  template <backend B, element T, element W, element S, class A>
-  static void backward_groups(matrix_view<const T> dy, matrix_view<const T> x, in_vector<W> w,
-                              matrix_view<const S> scale, const A* rstd,
-                              modulated_rms_norm_gradients<T, vector_view<W>, S> to, modulated_rms_norm_options opt,
-                              context& ctx) {
-    const matrix_view<T> dx = to.dx;
-    const matrix_view<S> dshift = to.dshift;
-    const std::size_t groups = scale.rows, cols = x.cols;
-    const auto beside = rows_beside<B>(x.rows, groups);
-    const std::size_t size = beside.count;
-    workspace::frame frame(ctx.workspace());
-    const matrix_view<A> weights = group_weights<B, A>(frame, scale, w, opt, ctx);
-    const std::size_t bytes = x.rows * x.cols * sizeof(T);
-    const bool in_range = detail::holds_products(rstd, x.rows);
-    const auto backward = [=](std::size_t j, context& own) {
-      const auto rows = [=](auto m) { return m.rows_from(j * size, size); };
-      const vector_view<A> weight = row_of(weights, j);
-      const parameter_gradient<S> shift{row_of(dshift, j), opt.dscale};
-      if (cols <= plain::narrow || !in_range)
-        group_in_f64<B>(
-            cols <= plain::narrow ? size : beside,
-            detail::rms_norm_reads{rows(dy), rows(x), in_matrix<T>(), in_vector<A>(weight), rstd + j * size}, rows(dx),
-            weight, shift, opt, own);
-      else
-        detail::with_casting<T>(opt.casting, [&](auto rule) {
-          backward_group<B, rule.value, T>({rows(dy), bytes}, {rows(x), bytes}, weight, rstd + j * size,
-                                           {rows(dx), bytes}, shift, beside, own);
-        });
-    };
-    if (!side_by_side<B>(groups)) {  // threads inside
-      for (std::size_t j = 0; j < groups; ++j) backward(j, ctx);
-    } else {
-      const std::size_t share = group_workspace<B, A>(beside, cols);
-      std::byte* memory = frame.template take<std::byte>(ctx.executor().workers() * share);
-      ctx.executor().run(groups, [&](std::size_t j, std::size_t worker) {
-        workspace scratch(std::span(memory + worker * share, share));
-        context own(serial(), scratch);
-        backward(j, own);
-      });
-    }
-    map_rows<B>(ctx, detail::group_weight_gradient<A>{static_cast<A>(opt.offset)},
-                reads(weights, or_ones(w), scale, added_to(to.dscale, opt.dscale)), writes(to.dscale),
-                adds_to(parameter_gradient<W>{to.dw, opt.dw}));
-  }
-  /// Whether groups are tasks, or each is cut into tasks.
-  template <backend B>
-  static constexpr bool side_by_side(std::size_t groups) {
-    return groups >= most_tasks_with_sums<B>() / 2;
-  }
-  /// The rows of a group, and those that are gone over beside it.
-  template <backend B>
-  static constexpr simd::rows_of_all rows_beside(std::size_t rows, std::size_t groups) {
-    const std::size_t size = rows / std::max<std::size_t>(groups, 1);
-    return {size, side_by_side<B>(groups) ? rows : size};
-  }
-  template <backend B, class A>
-  static std::size_t group_workspace(simd::rows_of_all rows, std::size_t cols) {
-    return simd::partials_workspace<B, A>(cols <= plain::narrow ? rows.count : rows, cols, 2);
-  }
-
-  /// dx and dshift of a group, and in place of its weight the gradient of that.
-  template <backend B, element T, element S, class A>
-  static void group_in_f64(simd::rows_of_all of, detail::rms_norm_reads<matrix_view<const T>, A, A> in,
-                           matrix_view<T> dx, vector_view<A> dw, parameter_gradient<S> dshift,
-                           modulated_rms_norm_options opt, context& ctx) {
-    map_rows<B>(ctx, detail::shift_gradient{}, reads(in.dy), writes(), adds_to(dshift), of);
-    plain::backward_in_f64<B>(of, in, dx, dw, {.eps = opt.eps, .casting = opt.casting}, ctx);
-  }
-  template <backend B, casting C, element T, element S, class A>
-  static void backward_group(rows_of<const T> dy, rows_of<const T> x, vector_view<A> w, const A* rstd, rows_of<T> dx,
-                             parameter_gradient<S> dshift, simd::rows_of_all rows, context& ctx) {
-    const detail::shifted_rms_norm_gradient<C, T, A> program{{static_cast<A>(x.part.cols), A(0)}};
-    reduce_map<B>(ctx, program, reads(dy, x, w), of_rows(rstd), writes(dx), adds_to(parameter_gradient<A>{w}, dshift),
-                  rows);
-  }
-};
+/// dx, dw, dscale and dshift from dy and what forward left. See modulated_rms_norm_options for the contract.
+template <class B = default_backend, class T, parameter W, parameter DW, class S>
+void modulated_rms_norm_backward(in_matrix<T> dy, in_matrix<T> x, const W& w, in_matrix<S> scale,
+                                 std::type_identity_t<saved_t<op::modulated_rms_norm, B, const accumulator_t<T>>> rstd,
+                                 const modulated_rms_norm_gradients<T, DW, S>& gradients,
+                                 modulated_rms_norm_options opt = {}, context& ctx = default_context()) {
+  static_assert(admits<B, T>());
+  const auto weight = as_in_vector<T>(w);
+  const modulated_rms_norm_gradients to{gradients.dx, as_out_vector<T>(gradients.dw), gradients.dscale,
+                                        gradients.dshift};
+  static_assert(admits_parameter<T, decltype(weight), decltype(to.dw)>() && admits_parameter<T, vector_view<S>>());
+  arguments args("modulated_rms_norm_backward");
+  detail::declare_modulated_rms_norm<accumulator_t<T>>(args, x, weight, scale, opt);
+  args.in("dy", dy, x.rows, x.cols);
+  args.in("rstd", rstd, x.rows);
+  args.out("dx", to.dx, x.rows, x.cols).may_be("dy", "x");
+  args.optional_out("dshift", to.dshift, scale.rows, x.cols);
+  args.out("dscale", to.dscale, scale.rows, x.cols);
+  args.optional_out("dw", to.dw, weight.size);
+  args.check();
+  ctx.workspace().expect(
+      "modulated_rms_norm_backward",
+      modulated_rms_norm_workspace<B, T>(x.rows, x.cols, scale.rows, ctx, trained_if(to.dw.data != nullptr)));
+  kernel_for<op::modulated_rms_norm, B>::template backward<B, T>(dy, x, weight, scale, rstd, to, opt, ctx);
+}
 
 template <class B, class T>
 std::size_t modulated_rms_norm_workspace(std::size_t rows, std::size_t cols, std::size_t groups, const context& ctx,
@@ -197,5 +147,7 @@ std::size_t modulated_rms_norm_workspace(std::size_t rows, std::size_t cols, std
 }  // namespace tigon
 
 #include <tigon/ops/rms_norm.hpp>  // the doors beside these, for callers
+
+#include <tigon/backend/select.hpp>
 
 #endif  // TIGON_OPS_MODULATED_RMS_NORM_HPP

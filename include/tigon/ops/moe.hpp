@@ -2,232 +2,167 @@
 #ifndef TIGON_OPS_MOE_HPP
 #define TIGON_OPS_MOE_HPP
 
-#include <tigon/gemm/kernel.hpp>
-#include <tigon/ops/moe_contract.hpp>
-#include <tigon/ops/moe_rows.hpp>
-#include <tigon/ops/swiglu.hpp>
+#include <tigon/core/arguments.hpp>
+#include <tigon/ops/moe/moe_kernel.hpp>
 
 namespace tigon {
 
-template <>
-struct kernel<op::moe, backends::generic> {
-  template <class T>
-  using saved = moe_saved<T>;
+/// The MLP of a transformer split into experts, of which every token chose k.
+///
+///   e = indices[t,j],   w = weights[t,j]:                                     for each choice j < k of token t
+///   g = x[t] gate[e]^T + bg[e],   u = x[t] up[e]^T + bu[e],   a = silu(g) * u
+///   y[t] = sum over j of w * (a down[e]^T + bd[e])
+///   p = dy[t] down[e],   dweights[t,j] = p . a + dy[t] . bd[e]
+///   dg = w * p * u * silu'(g),   du = w * p * silu(g),   dx[t] = sum over j of dg gate[e] + du up[e]
+///   ddown[e] = sum of dy[t]^T (w * a),   dgate[e] = sum of dg^T x[t],   dup[e] = sum of du^T x[t]     over e's choices
+///   dbg[e] = sum of dg,   dbu[e] = sum of du,   dbd[e] = sum of w * dy[t]                             over e's choices
+///
+/// The gate, a = silu(g) * u, is that of mlp_gate; or with moe_options_for<swiglu_options> or <geglu_options> that of
+/// the operator with all of its options, such as the limit, slope and up_offset of gpt-oss.
+///
+/// Formula    docs/formulas/moe.md; Shazeer et al., "Outrageously Large Neural Networks", 2017.
+/// Shapes     x, y, dy, dx [tokens, hidden]; indices, weights, dweights [tokens, k]; gate_up, dgate_up [experts * 2 *
+///            intermediate, hidden], an expert's rows one after the other: gate, then up, or interleaved, gate first, with
+///            gate_layout::interleaved; down, ddown [experts * hidden, intermediate]; gate_up_bias and its gradient,
+///            of bg and bu, [experts, 2 * intermediate], a row in the order of the rows of gate_up; down_bias and its
+///            gradient, of bd, [experts, hidden]; each bias may be absent, and each gradient; saved [tokens * k, 2 *
+///            intermediate]. Any extent but experts may be 0, k may be larger than experts. Row strides everywhere.
+/// Types      x, y, dy, dx and saved one of f32, bf16, f16, f64; gate_up, down and biases any one of them, their
+///            gradients any one, weights and dweights any one (f64 only with f64); indices std::int32_t or
+///            std::int64_t.
+/// Precision  every sum and the gate in f32 (f64 for f64). One rounding at saved, a, w * a, dg, du and the outputs;
+///            what the choices of a token add to y and dx is not rounded before, nor is what gradients of biases are
+///            sums of. One of saved, a, w * a, dg or du beyond 65504 is infinite in f16, and what is made of it is
+///            infinite or NaN. Products are op::gemm of the backend, gates its op::swiglu or op::geglu, the order of the
+///            pairs its op::moe_routing.
+/// Order      y and dx are summed over the choices of a token in the order of the experts, choices of one expert in the
+///            order of the token: the order in which a token names its experts changes no bit.
+/// Options    backward: as in forward.
+/// Writes     y, saved; dx, dweights, the gradients of weights and biases; a gradient whose view has no memory is not
+///            computed. Those of weights and biases, zero for an expert that nobody chose, are added to with
+///            gradient::accumulate.
+/// Aliasing   none: any layout in which no written element is shared.
+/// Memory     saved, or nothing: moe_backward_recompute makes the same numbers again, a chunk at a time. A chunk is at
+///            most 512 pairs of one expert: copies of their rows of x and dy, and their values, in B::chunk's bytes
+///            where it can be. In 16 bits also the sums of y or dx; where an expert may have several chunks and
+///            dgate_up has 16 bits, sums of one expert's gradients; of more than 64 chunks (4096 where they are large
+///            and in 16 bits) two more. With biases those of an expert, and sums of their gradients. Weights are not
+///            copied. See moe_workspace.
+/// Threads    the same bits for any number of them.
+/// Throws     tigon::error: shape, stride, alias, state (saved holds no forward), workspace, and index (in every build)
+///            for an index outside [0, experts), argument as swiglu; before the first write.
+/// Max error  f32 8e-6, bf16 3e-2 of |reference| + its root mean square; gradients 8e-6, 5e-2 (tests/ops/moe_test.cpp,
+///            moe_gates_test.cpp); twice that in 16 bits with round_gate. Where the terms of an element cancel, of the
+///            root of the sum of their squares, and up to twice as much (tests/fuzz/layers.hpp).
+///
+/// ```cpp
+/// std::vector<float> x(4 * 16, 0.5f), up(3 * 2 * 8 * 16, 0.1f), down(3 * 16 * 8, 0.1f), weights(4 * 2, 0.5f), y(x);
+/// std::vector<float> dx(x), dup(up), ddown(down), dweights(weights), memory(4 * 2 * 2 * 8);
+/// const std::vector<std::int32_t> experts{0, 2, 2, 1, 0, 1, 1, 2};
+/// const auto rows = [](auto& v, std::size_t cols) { return tigon::matrix_view(v.data(), v.size() / cols, cols); };
+/// const tigon::moe_choices choices{rows(experts, 2), rows(weights, 2)};
+/// const tigon::moe_weights w{rows(up, 16), rows(down, 8), 3};  // three experts
+/// const tigon::moe_gradients gradients{rows(dx, 16), rows(dup, 16), rows(ddown, 8), rows(dweights, 2)};
+/// tigon::moe_saved<float> saved{rows(memory, 2 * 8)};
+/// tigon::moe_forward(rows(x, 16), choices, w, rows(y, 16), saved);
+/// tigon::moe_backward(rows(y, 16), rows(x, 16), choices, w, saved, gradients);  // dy = y
+/// ```
+template <class Gate>
+struct moe_options_for;
 
-  /// Whether x has the type of the sums.
-  template <class T>
-  static constexpr bool wide = std::same_as<T, accumulator_t<T>>;
+/// Bytes of workspace that a call takes on `workers` workers: ctx.executor().workers(), with all gradients, or without
+/// those of experts. T is the type of x, W of the weights, G of their gradients; `biases`: with any bias or its
+/// gradient.
+template <class B = default_backend, element T, element W = T, element G = W>
+std::size_t moe_workspace(moe_pass pass, moe_shape shape, std::size_t workers = 1, parameters of = parameters::trained,
+                          bool biases = false) {
+  return kernel_for<op::moe, B>::template workspace_bytes<B, T, W, G>(pass, shape, workers, of, biases);
+}
 
-  /// Leaves g and u in `to_save`, or nothing if that has no memory.
-  template <backend B, element T, element W, token_id I, element R, class Gate>
-  static void forward(in_matrix<T> x, moe_choices<I, R> choices, moe_weights<const W> w, matrix_view<T> y,
-                      matrix_view<T> to_save, const moe_options_for<Gate>& opt, context& ctx) {
-    using A = accumulator_t<T>;
-    using rows = row_backend<B>;
-    const moe_shape s{x.rows, choices.indices.cols, w.experts, x.cols, w.down.cols};
-    workspace::frame frame(ctx.workspace());
-    const detail::moe_pairs pairs = sorted<B, A, I>(choices.indices, s, frame, ctx);
-    const auto planes = detail::moe_planes<T>::in(frame, moe_pass::forward, s, pairs.most);
-    const matrix_view<A> sum = sum_of<A>(frame, y);
-    detail::clear_matrix<rows>(sum, ctx);
-    for (std::size_t e = 0; e < s.experts; ++e) {
-      const auto weights = detail::expert<const W>::of(w, e, s, opt.layout);
-      workspace::frame of_expert(ctx.workspace());
-      const auto biases = detail::expert_biases<A>::template of<rows>(of_expert, weights, ctx);
-      pairs.for_chunks(e, [&](detail::moe_chunk c) {
-        const auto p = planes.first(c.rows);
-        forward_chunk<B, T, W>(x, c, p, weights, biases, to_save, gate_of<rows, T>(opt), ctx);
-        kernel_for<op::moe_scatter, rows>::template forward<rows, A>(p.out, c, choices.weights, sum, ctx);
-      });
-    }
-    if constexpr (!wide<T>) copy<rows>(sum, y, ctx);
-  }
+namespace detail {
+inline namespace TIGON_ABI {
+/// The doors without and with `saved`.
+template <class B, element T, element W, class I, element R, class Gate>
+void moe_forward(std::string_view name, matrix_view<const T> x, const moe_choices<I, R>& c, moe_weights<const W> w,
+                 matrix_view<T> y, moe_saved<T>* saved, const moe_options_for<Gate>& opt, context& ctx) {
+  arguments args(name);
+  const moe_shape s = declare_moe<T, W>(args, x, c, w);
+  args.out("y", y, s.tokens, s.hidden);
+  if (saved != nullptr) args.out("saved", saved->memory, workspace::product(s.tokens, s.choices), 2 * s.intermediate);
+  args.check();
+  mlp_gate_kernel<B, T, Gate>::check(args, opt.gate);
+  expect_experts<I>(name, c.indices, s.experts);
+  const moe_pass pass = saved != nullptr ? moe_pass::forward : moe_pass::inference;
+  ctx.workspace().expect(name,
+                         moe_workspace<B, T, W>(pass, s, ctx.executor().workers(), parameters::trained, w.any_bias()));
+  kernel_for<op::moe, B>::template forward<B, T, W, I, R>(
+      x, c, w, y, saved != nullptr ? saved->memory : matrix_view<T>{}, opt, ctx);
+  if (saved != nullptr) saved->filled = true;
+}
 
-  /// Makes g and u anew if `values` has no memory.
-  template <backend B, element T, element W, element G, token_id I, element R, class Gate>
-  static void backward(in_matrix<T> dy, in_matrix<T> x, moe_choices<I, R> choices, moe_weights<const W> w,
-                       in_matrix<T> values, moe_gradients<T, G, R> to, const moe_options_for<Gate>& opt, context& ctx) {
-    using A = accumulator_t<T>;
-    using rows = row_backend<B>;
-    const moe_shape s{x.rows, choices.indices.cols, w.experts, x.cols, w.down.cols};
-    workspace::frame frame(ctx.workspace());
-    const detail::moe_pairs pairs = sorted<B, A, I>(choices.indices, s, frame, ctx);
-    const auto planes = detail::moe_planes<T>::in(frame, moe_pass::backward, s, pairs.most);
-    const matrix_view<A> sum = sum_of<A>(frame, to.dx);
-    const bool dx = sum.data != nullptr;
-    if (dx) detail::clear_matrix<rows>(sum, ctx);
-    const detail::moe_operands<T, R> operands{dy, x, values, choices.weights, to.dweights, dx};
-    for (std::size_t e = 0; e < s.experts; ++e) {
-      const auto weights = detail::expert<const W>::of(w, e, s, opt.layout);
-      workspace::frame of_expert(ctx.workspace());
-      const auto biases = detail::expert_biases<A>::template of<rows>(of_expert, weights, ctx);
-      detail::expert_gradients<B, T, G> dw(of_expert, gradients_of(to, e, s, opt.layout), pairs.chunks(e),
-                                           opt.dw == gradient::accumulate);
-      pairs.for_chunks(e, [&](detail::moe_chunk c) {
-        const auto p = planes.first(c.rows);
-        backward_chunk<B, T, W>(operands, c, p, weights, biases, dw, gate_of<rows, T>(opt), ctx);
-        if (dx)
-          kernel_for<op::moe_scatter, rows>::template forward<rows, A>(p.out, c, matrix_view<const R>{}, sum, ctx);
-      });
-      dw.finish(ctx);
-    }
-    if constexpr (!wide<T>)
-      if (dx) copy<rows>(sum, to.dx, ctx);
-  }
+template <class B, element T, element W, element G, class I, element R, class Gate>
+void moe_backward(matrix_view<const T> dy, matrix_view<const T> x, const moe_choices<I, R>& c, moe_weights<const W> w,
+                  const moe_saved<T>* saved, const moe_gradients<T, G, R>& to, const moe_options_for<Gate>& opt,
+                  context& ctx) {
+  const std::string_view name = saved != nullptr ? "moe_backward" : "moe_backward_recompute";
+  arguments args(name);
+  const moe_shape s = declare_moe<T, W>(args, x, c, w);
+  if (saved != nullptr) args.in("saved", saved->memory, workspace::product(s.tokens, s.choices), 2 * s.intermediate);
+  declare_moe_gradients<T, W>(args, dy, w, s, to);
+  args.check();
+  mlp_gate_kernel<B, T, Gate>::check(args, opt.gate);
+  expect_experts<I>(name, c.indices, s.experts);
+  if (saved != nullptr && !saved->filled)
+    fail_argument(error_code::state, name, "saved", "empty", "what a forward left");
+  const moe_pass pass = saved != nullptr ? moe_pass::backward : moe_pass::recompute;
+  ctx.workspace().expect(name, moe_workspace<B, T, W, G>(pass, s, ctx.executor().workers(), to.of_weights(),
+                                                         w.any_bias() || to.any_bias()));
+  kernel_for<op::moe, B>::template backward<B, T, W, G, I, R>(
+      dy, x, c, w, saved != nullptr ? saved->memory : matrix_view<const T>{}, to, opt, ctx);
+}
+}  // namespace TIGON_ABI
+}  // namespace detail
 
-  /// p.out: what the pairs of a chunk add to y, without their weights. Leaves g and u in `to_save` if that has memory.
-  template <backend B, element T, element W, class Gate>
-  static void forward_chunk(matrix_view<const T> x, detail::moe_chunk c, detail::moe_planes<T> p,
-                            const detail::expert<const W>& w, const detail::expert_biases<accumulator_t<T>>& biases,
-                            matrix_view<T> to_save, const Gate& gate, context& ctx) {
-    using rows = row_backend<B>;
-    const bool keep = to_save.data != nullptr;
-    kernel_for<op::moe_gather, rows>::template forward<rows, T>(x, c, p.x, ctx);
-    if constexpr (wide<T>)
-      if (keep) p.gate = c.gate_of(to_save), p.up = c.up_of(to_save);
-    project<B, T, W>(p, w, biases, ctx);
-    gate.forward(p.gate, p.up, p.act, ctx);
-    if constexpr (!wide<T>) {
-      if (keep) copy<rows>(p.gate, c.gate_of(to_save), ctx), copy<rows>(p.up, c.up_of(to_save), ctx);
-      copy<rows>(p.act, p.act_T, ctx);
-    }
-    product<B, T>(p.activated(), w.down, p.out, {.b = transpose::yes}, ctx, biases.down);
-  }
+/// y, and in `saved` what moe_backward needs. See moe_options for the contract.
+template <class B = default_backend, class T, class I, class R, class W, class Gate = mlp_gate>
+void moe_forward(in_matrix<T> x, moe_choices<I, R> choices, moe_weights<W> w, matrix_view<T> y,
+                 std::type_identity_t<saved_t<op::moe, B, T>>& saved, moe_options_for<Gate> opt = {},
+                 context& ctx = default_context()) {
+  static_assert(detail::admits_moe<B, T, gemm_detail::bare<W>, T, I, R>());
+  detail::moe_forward<B, T, gemm_detail::bare<W>, I, R>("moe_forward", x, choices, w, y, &saved, opt, ctx);
+}
 
-  /// p.out: what the pairs of a chunk add to dx, if that is wanted; and all else that a chunk has a share of.
-  template <backend B, element T, element W, element G, element R, class Gate>
-  static void backward_chunk(const detail::moe_operands<T, R>& from, detail::moe_chunk c,
-                             const detail::moe_planes<T>& p, const detail::expert<const W>& w,
-                             const detail::expert_biases<accumulator_t<T>>& biases,
-                             detail::expert_gradients<B, T, G>& dw, const Gate& gate, context& ctx) {
-    using A = accumulator_t<T>;
-    using rows = row_backend<B>;
-    using scatter = kernel_for<op::moe_scatter, rows>;
-    const bool again = from.values.data == nullptr, before_gate = from.dx || dw.any_before_gate();
-    kernel_for<op::moe_gather, rows>::template forward<rows, T>(from.dy, c, p.dy, ctx);
-    if (dw.gate || again) kernel_for<op::moe_gather, rows>::template forward<rows, T>(from.x, c, p.x, ctx);
-    if (again)
-      project_again<B, T, W>(p, w, biases, ctx);
-    else
-      copy<rows>(c.gate_of(from.values), p.gate, ctx), copy<rows>(c.up_of(from.values), p.up, ctx);
-    gate.forward(p.gate, p.up, p.act, ctx);
-    if (before_gate || from.dweights.data != nullptr) {
-      product<B, T>(p.dy, w.down, p.dact, {}, ctx);
-      workspace::frame frame(ctx.workspace());
-      A* const of_bias = biases.down && from.dweights.data != nullptr ? frame.template take<A>(c.rows) : nullptr;
-      if (of_bias != nullptr) detail::dot_with_bias<rows, T, A>(p.dy, biases.down, of_bias, ctx);
-      scatter::template backward<rows, T>(p.dact, p.act, p.activated(), c, from.weights, from.dweights, of_bias, ctx);
-    } else {
-      scatter::template backward<rows, T>(p.act, p.activated(), c, from.weights, ctx);
-    }
-    dw.down.add_product(p.dy, p.activated(), ctx);
-    dw.biases.template add_down<T>(p.dy, c, from.weights, ctx);
-    if (!before_gate) return;
-    gate.backward(p.dact, p.gate, p.up, ctx);
-    dw.biases.add_gate_up(p.gate, p.up, ctx);
-    if constexpr (!wide<T>) copy<rows>(p.gate, p.gate_T, ctx), copy<rows>(p.up, p.up_T, ctx);
-    dw.gate.add_product(p.dgate(), p.x, ctx), dw.up.add_product(p.dup(), p.x, ctx);
-    if (!from.dx) return;
-    product<B, T>(p.dgate(), w.gate, p.out, {}, ctx);
-    product<B, T>(p.dup(), w.up, p.out, {.beta = 1}, ctx);
-  }
+/// y alone.
+template <class B = default_backend, class T, class I, class R, class W, class Gate = mlp_gate>
+void moe_forward_inference(in_matrix<T> x, moe_choices<I, R> choices, moe_weights<W> w, matrix_view<T> y,
+                           moe_options_for<Gate> opt = {}, context& ctx = default_context()) {
+  static_assert(detail::admits_moe<B, T, gemm_detail::bare<W>, T, I, R>());
+  detail::moe_forward<B, T, gemm_detail::bare<W>, I, R>("moe_forward_inference", x, choices, w, y, nullptr, opt, ctx);
+}
 
-  /// g and u of the gathered x.
-  template <backend B, element T, element W>
-  static void project(const detail::moe_planes<T>& p, const detail::expert<const W>& w,
-                      const detail::expert_biases<accumulator_t<T>>& biases, context& ctx) {
-    product<B, T>(p.x, w.gate, p.gate, {.b = transpose::yes}, ctx, biases.gate);
-    product<B, T>(p.x, w.up, p.up, {.b = transpose::yes}, ctx, biases.up);
-  }
-  /// The same, rounded as if they had been saved.
-  template <backend B, element T, element W>
-  static void project_again(const detail::moe_planes<T>& p, const detail::expert<const W>& w,
-                            const detail::expert_biases<accumulator_t<T>>& biases, context& ctx) {
-    project<B, T, W>(p, w, biases, ctx);
-    if constexpr (!wide<T>)
-      detail::round_plane<row_backend<B>, T>(p.gate, ctx), detail::round_plane<row_backend<B>, T>(p.up, ctx);
-  }
-  template <class rows, element T, class Gate>
-  static detail::mlp_gate_kernel<rows, T, Gate> gate_of(const moe_options_for<Gate>& opt) {
-    return {opt.gate};
-  }
-  /// Views of the gradients of an expert.
-  template <class T, class G, class R>
-  static detail::expert<G> gradients_of(const moe_gradients<T, G, R>& to, std::size_t index, moe_shape s,
-                                        gate_layout layout) {
-    return detail::expert<G>::of({to.dgate_up, to.ddown, s.experts, to.dgate_up_bias, to.ddown_bias}, index, s, layout);
-  }
+/// The gradients from what moe_forward left in `saved` for the same x, choices and w.
+template <class B = default_backend, class T, class I, class R, class W, class G, class Gate = mlp_gate>
+void moe_backward(in_matrix<T> dy, in_matrix<T> x, moe_choices<I, R> choices, moe_weights<W> w,
+                  const std::type_identity_t<saved_t<op::moe, B, T>>& saved, moe_gradients<T, G, R> gradients,
+                  moe_options_for<Gate> opt = {}, context& ctx = default_context()) {
+  static_assert(detail::admits_moe<B, T, gemm_detail::bare<W>, G, I, R>());
+  detail::moe_backward<B, T, gemm_detail::bare<W>, G, I, R>(dy, x, choices, w, &saved, gradients, opt, ctx);
+}
 
-  /// Widens or rounds.
-  template <class rows, class From, element To>
-  static void copy(matrix_view<From> from, matrix_view<To> to, context& ctx) {
-    using E = std::remove_const_t<From>;
-    detail::round_sums<rows, accumulator_t<To>, To, E>(to, from, false, ctx);
-  }
-
-  template <backend B, element T, class W, element A>
-  static void product(matrix_view<const T> a, matrix_view<const W> b, matrix_view<A> c, gemm_options opt, context& ctx,
-                      std::type_identity_t<in_vector<A>> bias = {}) {
-    kernel_for<op::gemm, B>::template forward<B, T, W, A>(a, {b}, bias, c, no_epilogue{}, opt, ctx);
-  }
-
-  /// Where what the choices of a token add to y is summed: y itself where it has the type of the sums.
-  template <element A, element T>
-  static matrix_view<A> sum_of(workspace::frame& frame, matrix_view<T> y) {
-    if constexpr (wide<T>)
-      return y;
-    else
-      return y.data == nullptr ? matrix_view<A>{} : matrix_view<A>(frame.take<A>(y.rows * y.cols), y.rows, y.cols);
-  }
-
-  /// The pairs in the order of their experts.
-  template <backend B, class A, token_id I>
-  static detail::moe_pairs sorted(matrix_view<const I> indices, moe_shape s, workspace::frame& frame, context& ctx) {
-    const std::size_t pairs = s.tokens * s.choices;
-    const std::span offsets(frame.template take<std::int64_t>(s.experts + 1), s.experts + 1);
-    const std::span scatter(frame.template take<std::int64_t>(pairs), pairs);
-    const moe_order<std::int64_t> order{
-        .counts = {}, .offsets = offsets, .gather = {}, .scatter = scatter, .positions = {}};
-    kernel_for<op::moe_routing, B>::template forward<B, I, std::int64_t>(indices, s.experts, order, ctx);
-    return {offsets.data(), scatter.data(), s, detail::chunk_rows<B, A>(s)};
-  }
-
-  template <backend B, element T, element W, element G>
-  static std::size_t workspace_bytes(moe_pass pass, moe_shape s, std::size_t workers, parameters of, bool biases) {
-    using A = accumulator_t<T>;
-    const std::size_t most = detail::chunk_rows<B, A>(s);
-    std::size_t bytes = chunk_bytes<B, T, W, G>(pass, s, most, workers, of, biases);
-    if constexpr (!wide<T>) bytes += workspace::bytes_for<A>(s.tokens, s.hidden);
-    return detail::moe_pairs::bytes(s) + std::max(bytes, moe_routing_workspace(s.experts));
-  }
-
-  /// Of planes and of products: the most that a chunk of any size takes.
-  template <backend B, element T, element W, element G>
-  static std::size_t chunk_bytes(moe_pass pass, moe_shape s, std::size_t most, std::size_t workers, parameters of,
-                                 bool biases) {
-    using A = accumulator_t<T>;
-    using gradient_of = detail::moe_weight_gradient<B, T, G>;
-    using bias_gradients = detail::expert_bias_gradients<row_backend<B>, A, G>;
-    const std::size_t n = s.intermediate, h = s.hidden, pairs = workspace::product(s.tokens, s.choices);
-    const bool trains = of == parameters::trained && (pass == moe_pass::backward || pass == moe_pass::recompute);
-    std::size_t products = 0;
-    for (std::size_t m = 1; m <= most; ++m) {
-      products = std::max(
-          {products, gemm_workspace<B, T, W, A>(m, n, h, workers), gemm_workspace<B, T, W, A>(m, h, n, workers)});
-      if (trains)
-        products = std::max(
-            {products, gradient_of::product_bytes(n, h, m, workers), gradient_of::product_bytes(h, n, m, workers)});
-      if (trains && biases) products = std::max(products, bias_gradients::column_bytes(s, m));
-    }
-    const std::size_t chunks = most != 0 ? gemm_detail::ceil_div(pairs, most) : 0;
-    std::size_t sums = trains && most != 0 ? 3 * gradient_of::bytes(s, chunks) : 0;
-    if (biases) sums += detail::expert_biases<A>::bytes(s) + workspace::bytes_for<A>(most);
-    if (trains && biases) sums += bias_gradients::bytes(s, chunks);
-    return detail::moe_planes<T>::bytes(pass, s, most) + products + sums;
-  }
-};
+/// The same bits from x alone: g and u are made again.
+template <class B = default_backend, class T, class I, class R, class W, class G, class Gate = mlp_gate>
+void moe_backward_recompute(in_matrix<T> dy, in_matrix<T> x, moe_choices<I, R> choices, moe_weights<W> w,
+                            moe_gradients<T, G, R> gradients, moe_options_for<Gate> opt = {},
+                            context& ctx = default_context()) {
+  static_assert(detail::admits_moe<B, T, gemm_detail::bare<W>, G, I, R>());
+  detail::moe_backward<B, T, gemm_detail::bare<W>, G, I, R>(dy, x, choices, w, nullptr, gradients, opt, ctx);
+}
 
 }  // namespace tigon
+
+#include <tigon/ops/moe_routing.hpp>   // the doors beside these, for callers
+#include <tigon/ops/swiglu.hpp>        // the doors beside these, for callers
+#include <tigon/ops/swiglu_fused.hpp>  // the doors beside these, for callers
 
 #include <tigon/backend/select.hpp>
 

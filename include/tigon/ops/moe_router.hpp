@@ -2,17 +2,10 @@
 #ifndef TIGON_OPS_MOE_ROUTER_HPP
 #define TIGON_OPS_MOE_ROUTER_HPP
 
-#include <tigon/backend/operator.hpp>
-#include <tigon/ops/moe_router_scores.hpp>
-#include <tigon/ops/moe_routing.hpp>
+#include <tigon/core/arguments.hpp>
+#include <tigon/ops/moe/moe_router_kernel.hpp>
 
 namespace tigon {
-
-namespace op {
-struct moe_router {
-  static constexpr std::string_view name = "moe_router";
-};
-}  // namespace op
 
 /// The k experts of every token with the highest scores.
 ///
@@ -44,68 +37,17 @@ struct moe_router {
 ///            and with softmax +inf, makes NaN of all weights of its token that depend on it. Normalised weights are
 ///            exact where the scores themselves underflow.
 /// Max error  f32 2e-6, bf16 8e-3 of |reference| + its root mean square, both ways (tests/ops/moe_router_test.cpp).
-struct moe_router_options {
-  router_score score = router_score::softmax;
-  bool normalise = true;  ///< the weights of a token add up to scale
-  double scale = 1;
-};
-
-template <>
-struct kernel<op::moe_router, backends::generic> {
-  template <class>
-  using saved = no_state;
-
-  template <backend B, element T, element P, token_id I, element R>
-  static void forward(in_matrix<T> logits, in_vector<P> bias, matrix_view<I> indices, matrix_view<R> weights,
-                      moe_router_options opt, context& ctx) {
-    using A = accumulator_t<T>;
-    const bool soft = opt.score == router_score::softmax, biased = bias.data != nullptr;
-    const bool all = soft && (biased || !opt.normalise);
-    const A scale = static_cast<A>(opt.scale);
-    const std::size_t k = indices.cols;
-    for_rows_with_scratch<B, A>(ctx, logits.rows, logits.cols, 2, [=] TIGON_FN(auto row) {
-      const vector_view<A> key = row.scratch(0), weight = row.scratch(1);
-      const auto whole = all ? detail::row_scores<A>::of(row, logits) : detail::row_scores<A>();
-      if (!biased)
-        row.map(reads(logits), writes(key), [](auto z) { return z; });
-      else if (soft)
-        row.map(reads(logits, bias), writes(key), [=](auto z, auto b) { return whole.score(z) + b; });
-      else
-        row.map(reads(logits, bias), writes(key), [](auto z, auto b) { return simd::sigmoid(z) + b; });
-      if (!row.first()) return;
-      I* chosen = indices.row(row.i);
-      detail::select_largest(key.data, row.cols, chosen, k);
-      detail::take_chosen(logits.row(row.i), chosen, k, weight.data);
-      detail::chosen_scores<A>{opt.score, opt.normalise, whole}.weigh(weight.data, k);
-      detail::put_scaled(weight.data, k, scale, weights.row(row.i));
-    });
-  }
-
-  template <backend B, element T, token_id I, element R>
-  static void backward(in_matrix<R> dweights, in_matrix<T> logits, matrix_view<const I> indices, matrix_view<T> dlogits,
-                       moe_router_options opt, context& ctx) {
-    using A = accumulator_t<T>;
-    const bool all = opt.score == router_score::softmax && !opt.normalise;
-    const A scale = static_cast<A>(opt.scale);
-    const std::size_t k = indices.cols;
-    for_rows_with_scratch<B, A>(ctx, logits.rows, logits.cols, 3, [=] TIGON_FN(auto row) {
-      const vector_view<A> weight = row.scratch(0), d = row.scratch(1), slope = row.scratch(2);
-      const I* chosen = indices.row(row.i);
-      const auto whole = all ? detail::row_scores<A>::of(row, logits) : detail::row_scores<A>();
-      const detail::chosen_scores<A> of{opt.score, opt.normalise, whole};
-      detail::take_chosen(logits.row(row.i), chosen, k, weight.data);
-      detail::take_chosen(logits.row(row.i), chosen, k, slope.data);
-      detail::put_scaled(dweights.row(row.i), k, scale, d.data);
-      of.weigh(weight.data, k);
-      const A sum = of.differentiate(weight.data, d.data, slope.data, k);
-      if (all)
-        row.map(reads(logits), writes(dlogits), [=](auto z) { return whole.score(z) * -sum; });
-      else
-        row.map(reads(constant(A(0))), writes(dlogits), [](auto zero) { return zero; });
-      if (row.first()) detail::put_chosen(slope.data, chosen, k, dlogits.row(row.i));
-    });
-  }
-};
+///
+/// ```cpp
+/// std::vector<float> logits(4 * 8), weights(4 * 2), dlogits(logits);
+/// std::vector<std::int32_t> experts(4 * 2);
+/// for (std::size_t i = 0; i < logits.size(); ++i) logits[i] = static_cast<float>(i % 8);
+/// const tigon::matrix_view in(logits.data(), 4, 8), gradient(dlogits.data(), 4, 8), weight(weights.data(), 4, 2);
+/// const tigon::matrix_view chosen(experts.data(), 4, 2);
+/// tigon::moe_router_forward(in, tigon::absent, chosen, weight);
+/// tigon::moe_router_backward(weight, in, chosen, gradient);  // dweights = weights
+/// ```
+struct moe_router_options;
 
 /// Bytes of workspace that moe_router_forward and moe_router_backward take.
 template <class B = default_backend, class T>
@@ -176,6 +118,8 @@ void moe_router_backward(matrix_view<R> dweights, in_matrix<T> logits, matrix_vi
 }
 
 }  // namespace tigon
+
+#include <tigon/ops/moe_routing.hpp>  // the doors beside these, for callers
 
 #include <tigon/backend/select.hpp>
 

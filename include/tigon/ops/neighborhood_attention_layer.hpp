@@ -2,163 +2,156 @@
 #ifndef TIGON_OPS_NEIGHBORHOOD_ATTENTION_LAYER_HPP
 #define TIGON_OPS_NEIGHBORHOOD_ATTENTION_LAYER_HPP
 
-#include <tigon/gemm/chunk_sums.hpp>
-#include <tigon/gemm/kernel.hpp>
-#include <tigon/ops/layer_norm.hpp>
-#include <tigon/ops/neighborhood_attention.hpp>
-#include <tigon/ops/neighborhood_attention_layer_contract.hpp>
+#include <tigon/core/arguments.hpp>
+#include <tigon/ops/attention/neighborhood_attention_layer_kernel.hpp>
 
 #include <algorithm>
 
 namespace tigon {
 
+/// A layer with a norm in front and a residual: projections to q, k and v, neighborhood attention, a projection back.
+///
+///   n = layer_norm(x),   [q k v] = n wqkv^T + bqkv,   o = neighborhood_attention(q, k, v),   y = x + o wo^T + bo
+///   do = dy wo,   [dq dk dv] from do by neighborhood attention,   dn = [dq dk dv] wqkv
+///   dwo = dy^T o,   dwqkv = [dq dk dv]^T n,   dbo and dbqkv sums over the tokens
+///   dx = dy + the gradient of layer_norm from dn
+///
+/// Head h has columns [h d, (h + 1) d) of q, k, v and o each, d = hidden / heads. The weights of three projections are
+/// the rows of wqkv, one after the other.
+///
+/// Formula    docs/formulas/neighborhood_attention.md.
+/// Shapes     x, y, dy, dx [batch * seq_len, hidden]; wqkv [3 * hidden, hidden], bqkv [3 * hidden], wo [hidden, hidden],
+///            bo [hidden], norm and norm_bias of layer_norm [hidden]; gradients alike. bqkv, bo, norm and norm_bias may be
+///            absent, and each gradient of a parameter: that parameter is frozen. saved.values [tokens, 5 * hidden],
+///            saved.numbers [tokens * (2 + heads * kernel_size)]. hidden a multiple of heads; tokens one of seq_len.
+///            tokens may be 0.
+/// Types      one of f32, bf16, f16, f64 for all; saved.numbers f32 (f64 for f64).
+/// Precision  sums in f32 (f64 for f64). One rounding at n, q, k, v, o, do, [dq dk dv], dn, y and the gradients of
+///            parameters; dx is rounded before and after dy is added. Products, norm, attention and softmax are those of
+///            the backend.
+/// Options    backward: the saved mean and rstd decide, eps does not count; the others as in forward.
+/// Writes     y, saved; dx; gradients of parameters are overwritten, or added to with gradient::accumulate.
+/// Aliasing   none: any layout in which no written element is shared.
+/// Memory     saved; in the workspace what the operators take, and backward [tokens, 4 * hidden] elements. See
+///            neighborhood_attention_layer_workspace.
+/// Threads    the same bits for any number of them.
+/// Throws     tigon::error: shape (also hidden that is no multiple of heads, tokens of seq_len), stride, alias, argument
+///            (those of neighborhood_attention and layer_norm), workspace; before the first write.
+/// Max error  f32 8e-6, bf16 3e-2 of |reference| + its root mean square; gradients 8e-6, 5e-2, of
+///            projections that keep the size of what they multiply (tests/ops/neighborhood_attention_layer_test.cpp).
+///
+/// ```cpp
+/// std::vector<float> x(8 * 16, 0.5f), wqkv(48 * 16, 0.1f), wo(16 * 16, 0.1f), y(x.size()), values(8 * 80);
+/// std::vector<float> numbers(8 * (2 + 2 * 7)), dx(x.size()), dwqkv(wqkv.size()), dwo(wo.size());
+/// const auto rows = [](auto& v, std::size_t cols) { return tigon::matrix_view(v.data(), v.size() / cols, cols); };
+/// const tigon::neighborhood_attention_layer_weights<float> w{rows(wqkv, 16), rows(wo, 16), {}, {}, {}, {}};
+/// const tigon::neighborhood_attention_layer_saved<float> saved{rows(values, 80), numbers};
+/// const tigon::neighborhood_attention_layer_options opt{.heads = 2, .seq_len = 8};
+/// tigon::neighborhood_attention_layer_forward(rows(x, 16), w, rows(y, 16), saved, opt);
+/// tigon::neighborhood_attention_layer_backward(rows(y, 16), rows(x, 16), w, saved, rows(dx, 16),
+///                                              {rows(dwqkv, 16), rows(dwo, 16), {}, {}, {}, {}}, opt);  // dy = y
+/// ```
+struct neighborhood_attention_layer_options;
+
+/// The size of saved.numbers.
+constexpr TIGON_INLINE std::size_t neighborhood_attention_layer_numbers(std::size_t tokens,
+                                                                        neighborhood_attention_layer_options opt) {
+  const std::size_t of_token = workspace::product(opt.heads, opt.attention.kernel_size) + 2;
+  return workspace::product(tokens, of_token);
+}
+
 namespace detail {
 inline namespace TIGON_ABI {
-
-/// sum += d
-struct token_sum_program {
-  template <class V>
-  TIGON_INLINE V map(V d, V sum) const {
-    return sum + d;
-  }
-};
-
-/// The columns of saved.values, and of [dq dk dv] alike: `parts` matrices side by side.
+/// Declares x and the parameters, and checks the options.
 template <class T>
-struct side_by_side {
-  matrix_view<T> all;
-  std::size_t hidden;
-
-  matrix_view<T> part(std::size_t first, std::size_t parts = 1) const {
-    return all.cols_from(first * hidden, parts * hidden);
-  }
-  heads_view<T> heads(std::size_t first, neighborhood_attention_layer_options opt) const {
-    const std::size_t d = hidden / opt.heads, token = all.row_stride;
-    return {part(first).data, all.rows / opt.seq_len, opt.heads, opt.seq_len, d, opt.seq_len * token, d, token};
-  }
-};
-
-/// saved.numbers of so many tokens.
-template <class A>
-struct layer_numbers {
-  std::span<A> mean, rstd;
-  matrix_view<A> probs;
-
-  layer_numbers(std::span<A> all, std::size_t tokens, neighborhood_attention_layer_options opt)
-      : mean(all.first(tokens)),
-        rstd(all.subspan(tokens, tokens)),
-        probs(all.data() + 2 * tokens, tokens * opt.heads, opt.attention.kernel_size) {}
-};
-
+void declare_neighborhood_layer(arguments& args, matrix_view<const T> x,
+                                neighborhood_attention_layer_weights<const T> w,
+                                neighborhood_attention_layer_options opt) {
+  const std::size_t hidden = x.cols;
+  args.at_least_one("hidden", hidden);
+  args.at_least_one("heads", opt.heads);
+  args.at_least_one("seq_len", opt.seq_len);
+  args.that(hidden % std::max<std::size_t>(opt.heads, 1) == 0, error_code::shape, "hidden", "no multiple of heads",
+            "as many columns for every head");
+  args.that(x.rows % std::max<std::size_t>(opt.seq_len, 1) == 0, error_code::shape, "x",
+            "of tokens that are no multiple of seq_len", "whole sequences");
+  check_neighborhood<accumulator_t<T>>(args, opt.attention);
+  args.eps<accumulator_t<T>>(opt.eps);
+  args.in("x", x);
+  args.in("wqkv", w.wqkv, 3 * hidden, hidden);
+  args.in("wo", w.wo, hidden, hidden);
+  args.optional_in("bqkv", w.bqkv, 3 * hidden);
+  args.optional_in("bo", w.bo, hidden);
+  args.optional_in("norm", w.norm, hidden);
+  args.optional_in("norm_bias", w.norm_bias, hidden);
+}
 }  // namespace TIGON_ABI
 }  // namespace detail
 
-template <>
-struct kernel<op::neighborhood_attention_layer, backends::generic> {
-  template <class T>
-  using saved = neighborhood_attention_layer_saved<T>;
+/// Bytes of workspace that a pass takes on `workers` workers: ctx.executor().workers(). Backward with gradients of
+/// parameters, or without any.
+template <class B = default_backend, class T>
+std::size_t neighborhood_attention_layer_workspace(neighborhood_attention_layer_pass pass, std::size_t tokens,
+                                                   std::size_t hidden, neighborhood_attention_layer_options opt,
+                                                   std::size_t workers = 1, parameters of = parameters::trained) {
+  using K = kernel_for<op::neighborhood_attention_layer, B>;
+  return pass == neighborhood_attention_layer_pass::forward
+             ? K::template forward_workspace<B, T>(tokens, hidden, opt, workers)
+             : K::template backward_workspace<B, T>(tokens, hidden, opt, workers, of);
+}
 
-  template <backend B, element T>
-  static void forward(in_matrix<T> x, neighborhood_attention_layer_weights<const T> w, matrix_view<T> y,
-                      neighborhood_attention_layer_saved<T> to_save, neighborhood_attention_layer_options opt,
-                      context& ctx) {
-    using A = accumulator_t<T>;
-    using R = row_backend<B>;
-    if (x.rows == 0) return;
-    const detail::side_by_side<T> values{to_save.values, x.cols};
-    const detail::layer_numbers<A> numbers(to_save.numbers, x.rows, opt);
-    kernel_for<op::layer_norm, R>::template forward<R, T>(x, vector(w.norm), vector(w.norm_bias), values.part(0),
-                                                          numbers.mean, numbers.rstd,
-                                                          layer_norm_options{.eps = opt.eps}, ctx);
-    product<B, T>(values.part(0), w.wqkv, values.part(1, 3), vector(w.bqkv), {.b = transpose::yes}, ctx);
-    kernel_for<op::neighborhood_attention, R>::template forward<R, T>(
-        values.heads(1, opt), values.heads(2, opt), values.heads(3, opt), values.heads(4, opt),
-        neighborhood_attention_saved<A>{numbers.probs, {}}, opt.attention, ctx);
-    detail::round_sums<R, A>(y, x, false, ctx);
-    product<B, T>(values.part(4), w.wo, y, vector(w.bo), {.beta = 1, .b = transpose::yes}, ctx);
-  }
+/// y and what is saved from x. See neighborhood_attention_layer_options for the contract.
+template <class B = default_backend, class T>
+void neighborhood_attention_layer_forward(in_matrix<T> x,
+                                          std::type_identity_t<neighborhood_attention_layer_weights<const T>> w,
+                                          matrix_view<T> y,
+                                          std::type_identity_t<saved_t<op::neighborhood_attention_layer, B, T>> saved,
+                                          neighborhood_attention_layer_options opt, context& ctx = default_context()) {
+  static_assert(admits<B, T>());
+  arguments args("neighborhood_attention_layer_forward");
+  detail::declare_neighborhood_layer<T>(args, x, w, opt);
+  args.out("y", y, x.rows, x.cols);
+  args.out("saved.values", saved.values, x.rows, 5 * x.cols);
+  args.out("saved.numbers", saved.numbers, neighborhood_attention_layer_numbers(x.rows, opt));
+  args.check();
+  ctx.workspace().expect("neighborhood_attention_layer_forward",
+                         neighborhood_attention_layer_workspace<B, T>(neighborhood_attention_layer_pass::forward,
+                                                                      x.rows, x.cols, opt, ctx.executor().workers()));
+  kernel_for<op::neighborhood_attention_layer, B>::template forward<B, T>(x, w, y, saved, opt, ctx);
+}
 
-  template <backend B, element T>
-  static void backward(in_matrix<T> dy, in_matrix<T> x, neighborhood_attention_layer_weights<const T> w,
-                       neighborhood_attention_layer_saved<const T> of_forward, matrix_view<T> dx,
-                       neighborhood_attention_layer_weights<T> dw, neighborhood_attention_layer_options opt,
-                       context& ctx) {
-    using A = accumulator_t<T>;
-    using R = row_backend<B>;
-    const std::size_t tokens = x.rows, hidden = x.cols;
-    workspace::frame frame(ctx.workspace());
-    const detail::side_by_side<const T> values{of_forward.values, hidden};
-    const detail::layer_numbers<const A> numbers(of_forward.numbers, tokens, opt);
-    const detail::side_by_side<T> d_qkv{{frame.template take<T>(tokens * 3 * hidden), tokens, 3 * hidden}, hidden};
-    const detail::side_by_side<T> d_o{{frame.template take<T>(tokens * hidden), tokens, hidden}, hidden};
-
-    parameter_gradients<B, T>(dy, values.part(4), dw.wo, dw.bo, opt, ctx);
-    product<B, T>(dy, w.wo, d_o.all, {}, {}, ctx);
-    kernel_for<op::neighborhood_attention, R>::template backward<R, T>(
-        d_o.heads(0, opt), values.heads(1, opt), values.heads(2, opt), values.heads(3, opt), numbers.probs,
-        neighborhood_attention_gradients<T>{d_qkv.heads(0, opt), d_qkv.heads(1, opt), d_qkv.heads(2, opt)},
-        opt.attention, ctx);
-    parameter_gradients<B, T>(d_qkv.all, values.part(0), dw.wqkv, dw.bqkv, opt, ctx);
-    const matrix_view<T> dn = d_o.all;
-    product<B, T>(d_qkv.all, w.wqkv, dn, {}, {}, ctx);
-    kernel_for<op::layer_norm, R>::template backward<R, T>(
-        dn, x, vector(w.norm), numbers.mean, numbers.rstd,
-        norm_gradients<T, vector_view<T>, vector_view<T>>{dx, vector(dw.norm), vector(dw.norm_bias)},
-        layer_norm_options{.eps = opt.eps, .dparams = opt.dparams}, ctx);
-    detail::round_sums<R, A>(dx, dy, true, ctx);
-  }
-
-  /// dw = d^T in, and the sums of d over the tokens: those that have memory.
-  template <backend B, element T>
-  static void parameter_gradients(matrix_view<const T> d, matrix_view<const T> in, matrix_view<T> dw, std::span<T> db,
-                                  neighborhood_attention_layer_options opt, context& ctx) {
-    using R = row_backend<B>;
-    const double beta = opt.dparams == gradient::accumulate ? 1 : 0;
-    if (dw.data != nullptr) product<B, T>(d, in, dw, {}, {.beta = beta, .a = transpose::yes}, ctx);
-    if (db.data() != nullptr)
-      map_rows<R>(ctx, detail::token_sum_program{}, reads(d), writes(),
-                  adds_to(parameter_gradient<T>{vector(db), opt.dparams}));
-  }
-
-  template <backend B, element T>
-  static void product(matrix_view<const T> a, matrix_view<const T> b, matrix_view<T> c, in_vector<T> bias,
-                      gemm_options opt, context& ctx) {
-    kernel_for<op::gemm, B>::template forward<B, T, T, T>(a, {b}, bias, c, no_epilogue{}, opt, ctx);
-  }
-  template <class E>
-  static vector_view<E> vector(std::span<E> s) {
-    return {s.data(), s.size()};
-  }
-
-  template <backend B, element T>
-  static std::size_t forward_workspace(std::size_t tokens, std::size_t hidden, neighborhood_attention_layer_options opt,
-                                       std::size_t workers) {
-    return std::max({gemm_workspace<B, T>(tokens, workspace::product(3, hidden), hidden, workers),
-                     gemm_workspace<B, T>(tokens, hidden, hidden, workers),
-                     neighborhood_attention_workspace<row_backend<B>, T>(workspace::product(tokens, opt.heads),
-                                                                         opt.attention, workers)});
-  }
-  template <backend B, element T>
-  static std::size_t backward_workspace(std::size_t tokens, std::size_t hidden,
-                                        neighborhood_attention_layer_options opt, std::size_t workers, parameters of) {
-    using R = row_backend<B>;
-    const std::size_t wide = workspace::product(3, hidden);
-    const bool trains = of == parameters::trained;
-    const std::size_t sums =
-        !trains
-            ? 0
-            : std::max({gemm_workspace<B, T>(hidden, hidden, tokens, workers),
-                        gemm_workspace<B, T>(wide, hidden, tokens, workers), layer_norm_workspace<R, T>(tokens, hidden),
-                        simd::partials_workspace<R, accumulator_t<T>>(tokens, wide, 1)});
-    return workspace::bytes_for<T>(tokens, wide) + workspace::bytes_for<T>(tokens, hidden) +
-           std::max({gemm_workspace<B, T>(tokens, hidden, hidden, workers),
-                     gemm_workspace<B, T>(tokens, hidden, wide, workers), sums,
-                     neighborhood_attention_backward_workspace<R, T>(workspace::product(tokens, opt.heads),
-                                                                     opt.attention, workers)});
-  }
-};
+/// dx and the gradients of the parameters. See neighborhood_attention_layer_options for the contract.
+template <class B = default_backend, class T>
+void neighborhood_attention_layer_backward(
+    in_matrix<T> dy, in_matrix<T> x, std::type_identity_t<neighborhood_attention_layer_weights<const T>> w,
+    std::type_identity_t<saved_t<op::neighborhood_attention_layer, B, const T>> saved, matrix_view<T> dx,
+    std::type_identity_t<neighborhood_attention_layer_weights<T>> dw, neighborhood_attention_layer_options opt,
+    context& ctx = default_context()) {
+  static_assert(admits<B, T>());
+  arguments args("neighborhood_attention_layer_backward");
+  detail::declare_neighborhood_layer<T>(args, x, w, opt);
+  args.in("dy", dy, x.rows, x.cols);
+  args.in("saved.values", saved.values, x.rows, 5 * x.cols);
+  args.in("saved.numbers", saved.numbers, neighborhood_attention_layer_numbers(x.rows, opt));
+  args.optional_out("dnorm_bias", dw.norm_bias, x.cols);
+  args.optional_out("dnorm", dw.norm, x.cols);
+  args.optional_out("dbo", dw.bo, x.cols);
+  args.optional_out("dbqkv", dw.bqkv, 3 * x.cols);
+  args.optional_out("dwo", dw.wo, x.cols, x.cols);
+  args.optional_out("dwqkv", dw.wqkv, 3 * x.cols, x.cols);
+  args.out("dx", dx, x.rows, x.cols);
+  args.check();
+  ctx.workspace().expect(
+      "neighborhood_attention_layer_backward",
+      neighborhood_attention_layer_workspace<B, T>(neighborhood_attention_layer_pass::backward, x.rows, x.cols, opt,
+                                                   ctx.executor().workers(), trained_if(dw.any())));
+  kernel_for<op::neighborhood_attention_layer, B>::template backward<B, T>(dy, x, w, saved, dx, dw, opt, ctx);
+}
 
 }  // namespace tigon
+
+#include <tigon/ops/layer_norm.hpp>              // the doors beside these, for callers
+#include <tigon/ops/neighborhood_attention.hpp>  // the doors beside these, for callers
 
 #include <tigon/backend/select.hpp>
 

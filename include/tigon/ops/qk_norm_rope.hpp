@@ -2,145 +2,53 @@
 #ifndef TIGON_OPS_QK_NORM_ROPE_HPP
 #define TIGON_OPS_QK_NORM_ROPE_HPP
 
-#include <tigon/core/division.hpp>
-#include <tigon/ops/qk_norm_rope_contract.hpp>
-#include <tigon/ops/qk_norm_rope_head.hpp>
-#include <tigon/rows/row.hpp>
+#include <tigon/core/arguments.hpp>
+#include <tigon/ops/rotary/qk_norm_rope_kernel.hpp>
 
 namespace tigon {
 
-template <>
-struct kernel<op::qk_norm_rope, backends::generic> {
-  template <class>
-  using saved = no_state;
-  template <class T>
-  using inputs = qk_heads<const T>;
-  template <class W>
-  using weights = qk_norm_weights<in_vector<W>, in_vector<W>>;
-  template <class T, class W>
-  using outputs = qk_norm_rope_gradients<T, vector_view<W>, vector_view<W>>;
-
-  template <backend B, element T, element W, element U>
-  static void forward(inputs<T> x, weights<W> w, rope_tables<const U> tables, qk_heads<T> y, qk_norm_rope_options opt,
-                      context& ctx) {
-    with_rounding<T>(opt.casting, [&](auto rule) { forward_heads<B, rule.value, T>(x, w, tables, y, opt, ctx); });
-  }
-
-  template <backend B, element T, element W, element U>
-  static void backward(inputs<T> dy, inputs<T> x, weights<W> w, rope_tables<const U> tables, outputs<T, W> to,
-                       qk_norm_rope_options opt, context& ctx) {
-    with_rounding<T>(opt.casting, [&](auto rule) { backward_heads<B, rule.value, T>(dy, x, w, tables, to, opt, ctx); });
-  }
-
-  /// Heads whose rstd are computed before any of them is written: such a chain of operations takes longer than a head.
-  static constexpr std::size_t group = 8;
-
-  /// Rows of the programs below: the heads of q of a token, then those of k, token by token.
-  struct heads_of_tokens {
-    std::size_t heads, kv_heads, seq_len, d, tokens;
-    bool shared;  ///< one table for all sequences
-
-    template <class T, class U>
-    heads_of_tokens(qk_heads<const T> x, rope_tables<const U> tables)
-        : heads(x.q.heads),
-          kv_heads(x.k.heads),
-          seq_len(x.q.seq_len),
-          d(x.q.head_dim),
-          tokens(x.q.batch * x.q.seq_len),
-          shared(tables.cos.rows == x.q.seq_len) {}
-    std::size_t rows() const { return tokens * (heads + kv_heads); }
-    struct place {
-      bool of_q;
-      std::size_t b, h, s, angle, next;  ///< next: 1 where a token of the same sequence follows, otherwise 0
-    };
-    TIGON_INLINE place of(std::size_t row) const {
-      const std::size_t token = row / (heads + kv_heads), h = row - token * (heads + kv_heads);
-      const std::size_t b = token / seq_len, s = token - b * seq_len;
-      const bool of_q = h < heads;
-      return {of_q, b, of_q ? h : h - heads, s, shared ? s : token, s + 1 < seq_len ? std::size_t{1} : 0};
-    }
-  };
-
-  template <backend B, casting C, element T, element W, element U, class A = accumulator_t<T>>
-  static void forward_heads(inputs<T> x, weights<W> w, rope_tables<const U> tables, qk_heads<T> y,
-                            qk_norm_rope_options opt, context& ctx) {
-    const heads_of_tokens all(x, tables);
-    const std::size_t count = all.rows();
-    for_rows_with_scratch<B, A>(ctx, detail::ceil_div(count, group), group * all.d, 1, [=] TIGON_FN(auto rows) {
-      const std::size_t first = rows.i * group, n = std::min(group, count - first);
-      const auto row = rows.narrow(all.d);
-      A result[group];  // rstd
-      for (std::size_t k = 0; k < n; ++k) {
-        const auto at = all.of(first + k);
-        const heads_view<const T> in = at.of_q ? x.q : x.k;
-        const T* const from = in.at(at.b, at.h, at.s);
-        prefetch_elements<B>(from + at.next * in.seq_stride, all.d);
-        result[k] = head<W, U, A>(all.d, at.of_q ? w.q : w.k, tables, at.angle, opt).rstd(row, from);
-      }
-      for (std::size_t k = 0; k < n; ++k) {
-        const auto at = all.of(first + k);
-        const heads_view<T> out = at.of_q ? y.q : y.k;
-        const T* const from = (at.of_q ? x.q : x.k).at(at.b, at.h, at.s);
-        T* const to = out.at(at.b, at.h, at.s);
-        head<W, U, A>(all.d, at.of_q ? w.q : w.k, tables, at.angle, opt)
-            .template forward<C>(row, from, result[k], row_at<T>{to, to == from ? 0 : bytes(out)},
-                                 vector_view<A>{rows.scratch(0).data, all.d});
-      }
-    });
-  }
-
-  template <backend B, casting C, element T, element W, element U, class A = accumulator_t<T>>
-  static void backward_heads(inputs<T> dy, inputs<T> x, weights<W> w, rope_tables<const U> tables, outputs<T, W> to,
-                             qk_norm_rope_options opt, context& ctx) {
-    const heads_of_tokens all(x, tables);
-    const bool sums = to.dw_q.data != nullptr || to.dw_k.data != nullptr;
-    const auto head_of = [=](auto row, vector_view<A> dw_q, vector_view<A> dw_k, vector_view<A> g) TIGON_LAMBDA {
-      const auto at = all.of(row.i);
-      const heads_view<const T> d = at.of_q ? dy.q : dy.k, in = at.of_q ? x.q : x.k;
-      const heads_view<T> out = at.of_q ? to.dq : to.dk;
-      const vector_view<A> dw = at.of_q ? dw_q : dw_k;
-      if (out.data == nullptr && dw.data == nullptr) return;
-      const T *const dy_at = d.at(at.b, at.h, at.s), *const x_at = in.at(at.b, at.h, at.s);
-      prefetch_elements<B>(dy_at + at.next * d.seq_stride, all.d);
-      prefetch_elements<B>(x_at + at.next * in.seq_stride, all.d);
-      T* const dx_at = out.data == nullptr ? nullptr : out.at(at.b, at.h, at.s);
-      const row_at<T> dx{dx_at, dx_at == dy_at || dx_at == x_at ? 0 : bytes(out)};
-      head<W, U, A>(all.d, at.of_q ? w.q : w.k, tables, at.angle, opt)
-          .template backward<C>(row, dy_at, x_at, dx, dw, g);
-    };
-    if (!sums)
-      return for_rows_with_scratch<B, A>(ctx, all.rows(), all.d, 1, [=] TIGON_FN(auto row) {
-        head_of(row, vector_view<A>{}, vector_view<A>{}, row.scratch(0));
-      });
-    const bool of_q = to.dw_q.data != nullptr, of_k = to.dw_k.data != nullptr;
-    // Of the third row of sums nothing is made: it is scratch.
-    for_rows_with_partials<B, A>(
-        ctx, all.rows(), all.d,
-        [=] TIGON_FN(auto row) TIGON_LAMBDA {
-          head_of(row, of_q ? row.partial(0) : vector_view<A>{}, of_k ? row.partial(1) : vector_view<A>{},
-                  row.partial(2));
-        },
-        parameter_gradient<W>{to.dw_q, opt.dw}, parameter_gradient<W>{to.dw_k, opt.dw}, parameter_gradient<A>{});
-  }
-
-  template <class W, class U, class A>
-  static TIGON_INLINE detail::normed_head<W, U, A> head(std::size_t d, in_vector<W> w, rope_tables<const U> tables,
-                                                        std::size_t angle, qk_norm_rope_options opt) {
-    const detail::rotated_part part(d, opt.rotary_dim, opt.columns, opt.pairs);
-    return {part, {static_cast<A>(d), static_cast<A>(opt.eps)}, w ? static_cast<A>(opt.offset) : A(0),
-            w,    {tables.cos.row(angle), part.half()},         {tables.sin.row(angle), part.half()}};
-  }
-  template <class T>
-  static std::size_t bytes(heads_view<T> h) {
-    return h.batch * h.heads * h.seq_len * h.head_dim * sizeof(T);
-  }
-  template <element T, class Run>
-  static void with_rounding(casting rule, Run run) {
-    if constexpr (!std::same_as<T, accumulator_t<T>>)
-      if (rule == casting::llama) return run(std::integral_constant<casting, casting::llama>{});
-    run(std::integral_constant<casting, casting::none>{});
-  }
-};
+/// RMS norm over each head of q and of k, with a weight for either, and the rotation of the result (Qwen3, Gemma 3,
+/// GLM).
+///
+///   rstd = 1 / sqrt(mean_j x[j]^2 + eps)                     x a head of q with w = w_q, or of k with w_k
+///   v[j] = x[j] * rstd * (offset + w[j])                     w absent: v = x * rstd
+///   y    = R v, as rope has it for the options of the rotation: q_out, k_out
+///   g    = R^T dy,   m = g * (offset + w),   k = sum_j m[j] x[j]
+///   dx   = rstd * m - rstd^3 * k / d * x                     dq, dk
+///   dw[j] = sum over all heads of q (or k) of g[j] * x[j] * rstd
+///
+/// Formula    docs/formulas/qk_norm_rope.md.
+/// Shapes     q, q_out [batch, heads, seq_len, d], k, k_out [batch, kv_heads, seq_len, d] with any strides, kv_heads
+///            maybe 0; w_q, w_k, dw_q, dw_k [d] or `absent`; cos, sin as of rope. d >= 1, any other extent may be 0.
+/// Types      q and k one of f32, bf16, f16, f64; weights and their gradients any of them, tables any of them (f64 only
+///            with f64).
+/// Precision  sums and rstd in f32 (f64 for f64); v is not rounded (llama rounds x * rstd, whether w is there or not);
+///            one rounding at each output.
+/// Options    backward: as in forward.
+/// Writes     q_out, k_out; dq, dk, dw_q, dw_k: a gradient that has no memory or is `absent` is not computed. dw_q and
+///            dw_k are overwritten, or added to with gradient::accumulate. Nothing is saved: backward takes q and k.
+/// Aliasing   q_out may be q and k_out may be k, where no backward follows. dq may be dq_out or q, dk may be dk_out or
+///            k. Otherwise any layout in which no written element is shared.
+/// Throws     tigon::error: shape (also odd rotary_dim), stride, alias, argument (eps negative, a number outside
+///            option_range, rotary_dim above d), workspace; before the first write.
+/// Range      as rms_norm: heads of any size that their type holds. NaN and infinities stay in their head, and reach
+///            dw.
+/// Max error  f32 1e-6, bf16 1.5e-2, f16 2e-3 of |reference| + its root mean square, for tables of unit length;
+///            gradients 2e-6, 2e-2, 3e-3, of the terms that add up to them where these cancel
+///            (tests/ops/qk_norm_rope_test.cpp).
+///
+/// ```cpp
+/// std::vector<float> q(4 * 8 * 16, 0.5f), k(2 * 8 * 16, 0.5f), wq(16, 1), wk(16, 1), c(8 * 8, 1), s(8 * 8);
+/// std::vector<float> yq(q.size()), yk(k.size()), dq(q.size()), dk(k.size()), dwq(16), dwk(16);
+/// const auto heads = [](auto& v, std::size_t n) { return tigon::heads_view<float>::of_heads(v.data(), 1, n, 8, 16); };
+/// const tigon::qk_norm_weights w{wq, wk};
+/// const tigon::rope_tables tables{tigon::matrix_view(c.data(), 8, 8), tigon::matrix_view(s.data(), 8, 8)};
+/// const tigon::qk_heads y{heads(yq, 4), heads(yk, 2)};
+/// tigon::qk_norm_rope_forward({heads(q, 4), heads(k, 2)}, w, tables, y);
+/// tigon::qk_norm_rope_backward({heads(yq, 4), heads(yk, 2)}, {heads(q, 4), heads(k, 2)}, w, tables,
+///                              tigon::qk_norm_rope_gradients{heads(dq, 4), heads(dk, 2), dwq, dwk});  // dy = y
+/// ```
+struct qk_norm_rope_options;
 
 /// Bytes of workspace that qk_norm_rope_forward takes.
 template <class B = default_backend, class T>

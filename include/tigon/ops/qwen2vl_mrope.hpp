@@ -2,15 +2,10 @@
 #ifndef TIGON_OPS_QWEN2VL_MROPE_HPP
 #define TIGON_OPS_QWEN2VL_MROPE_HPP
 
-#include <tigon/ops/rotary.hpp>
+#include <tigon/core/arguments.hpp>
+#include <tigon/ops/rotary/qwen2vl_mrope_kernel.hpp>
 
 namespace tigon {
-
-namespace op {
-struct qwen2vl_mrope {
-  static constexpr std::string_view name = "qwen2vl_mrope";
-};
-}  // namespace op
 
 /// Rotates the pair (j, j + d/2) of every head of q and k by one of a token's three angles.
 ///
@@ -32,50 +27,16 @@ struct qwen2vl_mrope {
 /// Throws     tigon::error: shape (also odd d and tables of another length), stride, alias, argument (sections that
 ///            are not d/2 together), workspace; before the first write.
 /// Max error  f32 2e-7, bf16 4e-3 of the pair's length times hypot(cos, sin) (tests/ops/qwen2vl_mrope_test.cpp).
-struct qwen2vl_mrope_options {
-  std::array<std::size_t, 3> sections{};  ///< pairs rotated by time, by height, by width; together d/2
-};
-
-template <>
-struct kernel<op::qwen2vl_mrope, backends::generic> {
-  template <class>
-  using saved = no_state;
-
-  template <backend B, element T, element U>
-  static void forward(in_heads<T> q, in_heads<T> k, in_matrix<U> cos, in_matrix<U> sin, heads_view<T> q_out,
-                      heads_view<T> k_out, qwen2vl_mrope_options opt, context& ctx) {
-    rotate<B>(q, k, detail::rotary_tables<U>{cos, sin}, q_out, k_out, opt, accumulator_t<T>(1), ctx);
-  }
-
-  template <backend B, element T, element U>
-  static void backward(in_heads<T> dq_out, in_heads<T> dk_out, in_matrix<U> cos, in_matrix<U> sin, heads_view<T> dq,
-                       heads_view<T> dk, qwen2vl_mrope_options opt, context& ctx) {
-    rotate<B>(dq_out, dk_out, detail::rotary_tables<U>{cos, sin}, dq, dk, opt, accumulator_t<T>(-1), ctx);
-  }
-
-  template <backend B, element T, element U, class A>
-  static void rotate(heads_view<const T> q, heads_view<const T> k, detail::rotary_tables<U> tables, heads_view<T> q_out,
-                     heads_view<T> k_out, qwen2vl_mrope_options opt, A sign, context& ctx) {
-    const matrix_view<const U> cos = tables.cos, sin = tables.sin;
-    const std::size_t tokens = q.batch * q.seq_len, half = q.head_dim / 2, width = (q.heads + k.heads) * q.head_dim;
-    if (width == 0) return;
-    for_rows_with_scratch<B, A>(ctx, tokens, width, 1, [=] TIGON_FN(auto token) {
-      const std::size_t b = token.i / q.seq_len, s = token.i % q.seq_len;
-      // One row of each table for all heads of the token: a token is at least as wide as both.
-      const vector_view<A> c{token.scratch(0).data, half}, z{token.scratch(0).data + half, half};
-      for (std::size_t t = 0, first = 0; t < 3; first += opt.sections[t++])
-        token.part(first, opt.sections[t])
-            .map(reads(in_vector<U>{cos.row(t * tokens + token.i), half},
-                       in_vector<U>{sin.row(t * tokens + token.i), half}),
-                 writes(c, z), [](auto cv, auto zv) {
-                   return pack{cv, zv};
-                 });
-      detail::for_heads_of_token<B>(q, k, q_out, k_out, b, s, [=](const T* from, row_at<T> to) TIGON_LAMBDA {
-        detail::turn_halves(token, from, to, half, c, z, sign);
-      });
-    });
-  }
-};
+///
+/// ```cpp
+/// std::vector<float> q(4 * 8 * 16, 0.5f), k(2 * 8 * 16, 0.5f), c(3 * 8 * 16, 1), s(c.size());
+/// const auto heads = [](auto& v, std::size_t n) { return tigon::heads_view<float>::of_heads(v.data(), 1, n, 8, 16); };
+/// const tigon::matrix_view cos(c.data(), 3 * 8, 16), sin(s.data(), 3 * 8, 16);
+/// const tigon::qwen2vl_mrope_options opt{.sections = {2, 3, 3}};
+/// tigon::qwen2vl_mrope_forward(heads(q, 4), heads(k, 2), cos, sin, heads(q, 4), heads(k, 2), opt);   // in place
+/// tigon::qwen2vl_mrope_backward(heads(q, 4), heads(k, 2), cos, sin, heads(q, 4), heads(k, 2), opt);  // and back again
+/// ```
+struct qwen2vl_mrope_options;
 
 namespace detail {
 inline namespace TIGON_ABI {

@@ -2,16 +2,10 @@
 #ifndef TIGON_OPS_RELU_SQUARED_HPP
 #define TIGON_OPS_RELU_SQUARED_HPP
 
-#include <tigon/backend/operator.hpp>
-#include <tigon/rows/reduce_map.hpp>
+#include <tigon/core/arguments.hpp>
+#include <tigon/ops/gate/relu_squared_kernel.hpp>
 
 namespace tigon {
-
-namespace op {
-struct relu_squared {
-  static constexpr std::string_view name = "relu_squared";
-};
-}  // namespace op
 
 /// The square of what is positive.
 ///
@@ -30,62 +24,14 @@ struct relu_squared {
 ///            rounds to 0, and infinite where it rounds to infinity (f16: from 256 on).
 /// Max error  f32 2e-7, bf16 4e-3 of |reference| + its root mean square, both ways; dx with from_y bf16 6e-3
 ///            (tests/ops/relu_squared_test.cpp).
-struct relu_squared_options {
-  bool from_y = false;  ///< backward is given y in the place of x, which nobody has to keep then
-};
-
-namespace detail {
-inline namespace TIGON_ABI {
-/// max(x, 0), with the operands in the order that keeps NaN.
-template <class V>
-TIGON_INLINE V positive(V x) {
-  return max(V(0), x);
-}
-
-/// y = max(x, 0)^2
-struct relu_squared_program {
-  template <class V>
-  TIGON_INLINE V map(V x) const {
-    const V u = positive(x);
-    return u * u;
-  }
-};
-
-/// dx = 2 dy u,   u = max(x, 0), or sqrt(x) where x is y
-template <bool FromY>
-struct relu_squared_gradient {
-  template <class V>
-  TIGON_INLINE V map(V dy, V x) const {
-    if constexpr (FromY) {
-      const V u = sqrt(x);
-      return dy * (u + u);
-    } else {
-      const V u = positive(x);
-      return dy * (u + u);
-    }
-  }
-};
-}  // namespace TIGON_ABI
-}  // namespace detail
-
-template <>
-struct kernel<op::relu_squared, backends::generic> {
-  template <class>
-  using saved = no_state;
-
-  template <backend B, element T>
-  static void forward(in_matrix<T> x, matrix_view<T> y, context& ctx) {
-    map_rows<B>(ctx, detail::relu_squared_program(), reads(x), writes(y));
-  }
-
-  template <backend B, element T>
-  static void backward(in_matrix<T> dy, in_matrix<T> x, matrix_view<T> dx, relu_squared_options opt, context& ctx) {
-    if (opt.from_y)
-      map_rows<B>(ctx, detail::relu_squared_gradient<true>(), reads(dy, x), writes(dx));
-    else
-      map_rows<B>(ctx, detail::relu_squared_gradient<false>(), reads(dy, x), writes(dx));
-  }
-};
+///
+/// ```cpp
+/// std::vector<float> x(4 * 64, 0.5f), y(4 * 64), dx(4 * 64);
+/// const tigon::matrix_view in(x.data(), 4, 64), out(y.data(), 4, 64), gradient(dx.data(), 4, 64);
+/// tigon::relu_squared_forward(in, out);
+/// tigon::relu_squared_backward(out, in, gradient);  // dy = y
+/// ```
+struct relu_squared_options;
 
 /// y from x. See relu_squared_options for the contract.
 template <class B = default_backend, class T>

@@ -3,9 +3,44 @@
 #define TIGON_OPS_RMS_NORM_HPP
 
 #include <tigon/core/arguments.hpp>
-#include <tigon/ops/rms_norm_kernel.hpp>
+#include <tigon/ops/norm/rms_norm_kernel.hpp>
 
 namespace tigon {
+
+/// RMSNorm over the last axis.
+///
+///   rstd[i] = 1 / sqrt(mean_j x[i,j]^2 + eps)
+///   y[i,j]  = x[i,j] * rstd[i] * (offset + w[j])          w absent: y = x * rstd
+///   m       = dy * (offset + w),   k[i] = sum_j m[i,j] x[i,j]
+///   dx      = rstd * m - rstd^3 * k / cols * x
+///   dw[j]   = sum_i dy[i,j] * x[i,j] * rstd[i]
+///
+/// Formula    docs/formulas/rms_norm.md; Zhang and Sennrich, "Root Mean Square Layer Normalization", 2019.
+/// Shapes     x, y, dy, dx [rows, cols]; w, dw [cols] or `absent`, dw also where w is given: a frozen weight; rstd
+///            [rows]. cols >= 1, rows may be 0.
+/// Types      x, y, dy, dx one of f32, bf16, f16, f64; w and dw any of them (f64 only with f64).
+/// Precision  sums and rstd in f32 (f64 for f64); y, dx and dw are rounded once (llama also rounds x * rstd).
+/// Options    backward: rstd decides, and eps does not count. Where dx of rows of a few columns nearly cancels, eps
+///            adds the digits that rstd in f32 lacks, if it agrees with rstd. offset and casting as in forward.
+/// Writes     y, rstd, dx; dw is overwritten, or added to with gradient::accumulate.
+/// Aliasing   backward: dx may be dy or x. forward: y may not be x, which backward needs. Otherwise any layout in which
+///            no written element is shared.
+/// Throws     tigon::error: shape, stride, alias, argument (eps negative, a number outside option_range), workspace;
+///            before the first write.
+/// Range      x of any size that its type holds, where rstd is a number of its own: with eps = 0, rows with a root mean
+///            square from the smallest normal number on. NaN makes its row of y and dx NaN, and dw. So does an
+///            infinity, but for y, where it becomes NaN and the rest of its row 0.
+/// Max error  f32 4e-7, bf16 6e-3 of |reference| + its root mean square; gradients 1e-6, 8e-3, that of dw of
+///            |reference| + the root sum of squares of what it is the sum of (tests/ops/rms_norm_test.cpp),
+///            for any number of rows (tests/rows/many_rows_test.cpp).
+///
+/// ```cpp
+/// std::vector<float> x(4 * 64, 0.5f), w(64, 2), y(4 * 64), rstd(4), dx(4 * 64), dw(64);
+/// const tigon::matrix_view rows(x.data(), 4, 64), out(y.data(), 4, 64);
+/// tigon::rms_norm_forward(rows, w, out, rstd, {.eps = 1e-5});
+/// tigon::rms_norm_backward(out, rows, w, rstd, tigon::matrix_view(dx.data(), 4, 64), dw, {.eps = 1e-5});  // dy = y
+/// ```
+struct rms_norm_options;
 
 /// y and rstd from x and w. See rms_norm_options for the contract.
 template <class B = default_backend, class T, parameter W>

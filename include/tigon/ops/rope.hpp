@@ -2,15 +2,10 @@
 #ifndef TIGON_OPS_ROPE_HPP
 #define TIGON_OPS_ROPE_HPP
 
-#include <tigon/ops/rotary.hpp>
+#include <tigon/core/arguments.hpp>
+#include <tigon/ops/rotary/rope_kernel.hpp>
 
 namespace tigon {
-
-namespace op {
-struct rope {
-  static constexpr std::string_view name = "rope";
-};
-}  // namespace op
 
 /// Rotates r = rotary_dim columns of every head of q and k, pair by pair, by the angles of their position.
 ///
@@ -34,58 +29,18 @@ struct rope {
 /// Throws     tigon::error: shape (also odd r and a table of another length), stride, alias, argument (r above d);
 ///            before the first write.
 /// Max error  f32 2e-7, bf16 4e-3 of the pair's length times hypot(cos, sin) (tests/ops/rope_test.cpp).
-struct rope_options {
-  std::size_t rotary_dim = whole_head;  ///< columns of a head that are rotated
-  rotary_columns columns = rotary_columns::first;
-  rotary_pairs pairs = rotary_pairs::halves;
-};
-
-template <>
-struct kernel<op::rope, backends::generic> {
-  template <class>
-  using saved = no_state;
-
-  template <backend B, element T, element U>
-  static void forward(in_heads<T> q, in_heads<T> k, in_matrix<U> cos, in_matrix<U> sin, heads_view<T> q_out,
-                      heads_view<T> k_out, rope_options opt, context& ctx) {
-    rotate<B>(q, k, detail::rotary_tables<U>{cos, sin}, q_out, k_out, opt, accumulator_t<T>(1), ctx);
-  }
-
-  template <backend B, element T, element U>
-  static void backward(in_heads<T> dq_out, in_heads<T> dk_out, in_matrix<U> cos, in_matrix<U> sin, heads_view<T> dq,
-                       heads_view<T> dk, rope_options opt, context& ctx) {
-    rotate<B>(dq_out, dk_out, detail::rotary_tables<U>{cos, sin}, dq, dk, opt, accumulator_t<T>(-1), ctx);
-  }
-
-  template <backend B, element T, element U, class A>
-  static void rotate(heads_view<const T> q, heads_view<const T> k, detail::rotary_tables<U> tables, heads_view<T> q_out,
-                     heads_view<T> k_out, rope_options opt, A sign, context& ctx) {
-    if (opt.pairs == rotary_pairs::halves)
-      rotate_pairs<rotary_pairs::halves, B>(q, k, tables, q_out, k_out, opt, sign, ctx);
-    else
-      rotate_pairs<rotary_pairs::neighbours, B>(q, k, tables, q_out, k_out, opt, sign, ctx);
-  }
-
-  /// A loop for each way to pair: a branch inside would be taken for every head.
-  template <rotary_pairs P, backend B, element T, element U, class A>
-  static void rotate_pairs(heads_view<const T> q, heads_view<const T> k, detail::rotary_tables<U> tables,
-                           heads_view<T> q_out, heads_view<T> k_out, rope_options opt, A sign, context& ctx) {
-    const matrix_view<const U> cos = tables.cos, sin = tables.sin;
-    const detail::rotated_part part(q.head_dim, opt.rotary_dim, opt.columns, opt.pairs);
-    const std::size_t half = part.half(), rest = q.head_dim - part.count, other = part.first == 0 ? part.count : 0;
-    const bool shared = cos.rows == q.seq_len;
-    for_rows<B, A>(ctx, q.batch * q.seq_len, (q.heads + k.heads) * q.head_dim, [=] TIGON_FN(auto token) {
-      const std::size_t b = token.i / q.seq_len, s = token.i % q.seq_len, angle = shared ? s : token.i;
-      const in_vector<U> c{cos.row(angle), half}, z{sin.row(angle), half};
-      detail::for_heads_of_token<B>(q, k, q_out, k_out, b, s, [=](const T* from, row_at<T> to) TIGON_LAMBDA {
-        part.template turn<P>(token, from, to, c, z, sign);
-        if (rest != 0 && from != to.data)
-          token.narrow(rest).map(reads(in_vector<T>{from + other, rest}), writes(row_at<T>{to.data + other, to.bytes}),
-                                 [](auto v) { return v; });
-      });
-    });
-  }
-};
+///
+/// ```cpp
+/// std::vector<float> q(4 * 8 * 16, 0.5f), k(2 * 8 * 16, 0.5f), c(8 * 8), s(8 * 8);
+/// std::vector<double> frequencies(8);
+/// const auto heads = [](auto& v, std::size_t n) { return tigon::heads_view<float>::of_heads(v.data(), 1, n, 8, 16); };
+/// const tigon::matrix_view cos(c.data(), 8, 8), sin(s.data(), 8, 8);
+/// tigon::rotary_frequencies(frequencies, 1e4);
+/// tigon::fill_rotary_tables(frequencies, tigon::positions_from{}, cos, sin);
+/// tigon::rope_forward(heads(q, 4), heads(k, 2), cos, sin, heads(q, 4), heads(k, 2));   // in place
+/// tigon::rope_backward(heads(q, 4), heads(k, 2), cos, sin, heads(q, 4), heads(k, 2));  // and back again
+/// ```
+struct rope_options;
 
 namespace detail {
 inline namespace TIGON_ABI {

@@ -117,6 +117,12 @@ inline std::size_t partial_rotary_dim(std::size_t head_dim, double share) {
 ///            where its exponent is infinite; a share outside [0, 1]), shape (factors of LongRoPE that are not r/2);
 ///            before the first write.
 /// Max error  4e-15 of each frequency, for theta up to 1e8 (tests/ops/rotary_frequencies_test.cpp).
+///
+/// ```cpp
+/// std::vector<double> frequencies(64);
+/// const double factor = tigon::rotary_frequencies(frequencies, 1e6, tigon::yarn_rotary{4, 32768});
+/// std::printf("cosines and sines times %g\n", factor);
+/// ```
 inline double rotary_frequencies(std::span<double> f, double theta) {
   detail::expects_of_frequencies(theta);
   detail::plain_frequencies(f, theta);

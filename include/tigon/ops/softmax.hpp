@@ -2,16 +2,10 @@
 #ifndef TIGON_OPS_SOFTMAX_HPP
 #define TIGON_OPS_SOFTMAX_HPP
 
-#include <tigon/backend/operator.hpp>
-#include <tigon/ops/softmax_program.hpp>
+#include <tigon/core/arguments.hpp>
+#include <tigon/ops/softmax/softmax_kernel.hpp>
 
 namespace tigon {
-
-namespace op {
-struct softmax {
-  static constexpr std::string_view name = "softmax";
-};
-}  // namespace op
 
 /// Softmax over the last axis.
 ///
@@ -33,28 +27,14 @@ struct softmax {
 /// Max error  f32 1e-6, bf16 4e-3 of |reference| + its root mean square, both ways (tests/ops/softmax_test.cpp). For any
 ///            input, where the terms of dx cancel: one rounding, and 1e-6 of scale y_j (|dy_j| + sum y |dy|)
 ///            (tests/fuzz/activations.cpp).
-struct softmax_options {
-  double scale = 1;
-};
-
-template <>
-struct kernel<op::softmax, backends::generic> {
-  template <class>
-  using saved = no_state;  // y itself
-
-  template <backend B, element T>
-  static void forward(in_matrix<T> x, matrix_view<T> y, softmax_options opt, context& ctx) {
-    using A = accumulator_t<T>;
-    const detail::softmax_program<detail::result_bits<B, T>, A> program{static_cast<A>(opt.scale)};
-    map_below_max<B>(ctx, program, reads(x), writes(y));
-  }
-
-  template <backend B, element T>
-  static void backward(in_matrix<T> dy, in_matrix<T> y, matrix_view<T> dx, softmax_options opt, context& ctx) {
-    using A = accumulator_t<T>;
-    reduce_map<B>(ctx, detail::softmax_gradient<A>{static_cast<A>(opt.scale)}, reads(dy, y), writes(dx));
-  }
-};
+///
+/// ```cpp
+/// std::vector<float> x(4 * 64, 0.5f), y(4 * 64), dx(4 * 64);
+/// const tigon::matrix_view in(x.data(), 4, 64), out(y.data(), 4, 64), gradient(dx.data(), 4, 64);
+/// tigon::softmax_forward(in, out);
+/// tigon::softmax_backward(out, out, gradient);  // dy = y
+/// ```
+struct softmax_options;
 
 namespace detail {
 inline namespace TIGON_ABI {
@@ -64,12 +44,6 @@ void expect_scale(const expects& expect, double scale) {
 }
 }  // namespace TIGON_ABI
 }  // namespace detail
-
-/// Bytes of workspace that softmax_forward takes.
-template <class B = default_backend, class T>
-std::size_t softmax_workspace(std::size_t cols, const context& ctx = default_context()) {
-  return simd::below_max_workspace<B, accumulator_t<T>>(cols, ctx);
-}
 
 /// y from x. See softmax_options for the contract.
 template <class B = default_backend, class T>

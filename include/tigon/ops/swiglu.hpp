@@ -2,16 +2,10 @@
 #ifndef TIGON_OPS_SWIGLU_HPP
 #define TIGON_OPS_SWIGLU_HPP
 
-#include <tigon/ops/gate.hpp>
-#include <tigon/ops/swiglu_program.hpp>
+#include <tigon/core/arguments.hpp>
+#include <tigon/ops/gate/swiglu_kernel.hpp>
 
 namespace tigon {
-
-namespace op {
-struct swiglu {
-  static constexpr std::string_view name = "swiglu";
-};
-}  // namespace op
 
 /// Gated SiLU.
 ///
@@ -40,84 +34,14 @@ struct swiglu {
 /// Edges      silu(-inf) = 0, silu(+inf) = inf, NaN stays NaN, also under a limit.
 /// Max error  f32 6e-7, bf16 4e-3 of |reference| + its root mean square, both ways; twice that in 16 bits with
 ///            round_gate (tests/ops/swiglu_test.cpp).
-struct swiglu_options {
-  double gate_multiplier = 1;
-  double down_multiplier = 1;
-  bool round_gate = false;  ///< the gate is rounded to the storage type before the product, as frameworks do
-  double limit = std::numeric_limits<double>::infinity();  ///< of the gate and of |up|; no gradient passes beyond
-  double slope = 1;                                        ///< of the sigmoid's argument; 1.702 is close to GELU
-  double up_offset = 0;                                    ///< added to up; gpt-oss: limit 7, slope 1.702, up_offset 1
-};
-
-namespace detail {
-inline namespace TIGON_ABI {
-/// The default options as a type: an operator that contains a gate passes it, and no other form is compiled.
-struct default_swiglu : swiglu_options {};
-}  // namespace TIGON_ABI
-}  // namespace detail
-
-template <>
-struct kernel<op::swiglu, backends::generic> {
-  template <class>
-  using saved = no_state;
-
-  template <backend B, element T, class Options>
-  static void forward(in_matrix<T> gate, in_matrix<T> up, matrix_view<T> y, Options opt, context& ctx) {
-    with_program<B, T>(opt, [&]<class P>(P program) {
-      map_rows<B>(ctx, program, reads(gate, up), writes(detail::gate_output<P>(y)));
-    });
-  }
-
-  template <backend B, element T, class Options>
-  static void backward(in_matrix<T> dy, in_matrix<T> gate, in_matrix<T> up, matrix_view<T> dgate, matrix_view<T> dup,
-                       Options opt, context& ctx) {
-    with_program<B, T>(opt, [&]<class P>(P program) {
-      map_rows<B>(ctx, program, reads(dy, gate, up), writes(detail::gate_output<P>(dgate), dup));
-    });
-  }
-
-  /// run(program) with the program that the options select.
-  template <backend B, element T, class Run>
-  static void with_program(const swiglu_options& opt, Run run) {
-    with_form<T, detail::result_bits<B, T>>(opt, run);
-  }
-  template <backend B, element A, element T, class Run>
-  static void with_program(const detail::gate_of_stored<T, swiglu_options>& opt, Run run) {
-    with_form<T, detail::result_bits<B, A>>(opt, run);
-  }
-  template <element T, std::size_t bits, class Run>
-  static void with_form(const swiglu_options& opt, Run run) {
-    if (opt.limit != std::numeric_limits<double>::infinity() || opt.slope != 1 || opt.up_offset != 0) {
-      const detail::clamped_swiglu_program<T, bits, true> bare(opt);
-      if (bare.is_bare()) return run(bare);
-      return run(detail::clamped_swiglu_program<T, bits, false>(opt));
-    }
-    const detail::scaled_swiglu_program<T, bits> scaled(opt);
-    if (scaled.scales()) return run(scaled);
-    run(detail::swiglu_program<T, bits>());
-  }
-
-  template <backend B, element T, class Run>
-  static void with_program(const detail::default_swiglu&, Run run) {
-    run(detail::swiglu_program<T, detail::result_bits<B, T>>());
-  }
-};
-
-namespace detail {
-inline namespace TIGON_ABI {
-template <class A>
-void expect_swiglu_options(const expects& expect, const swiglu_options& opt) {
-  expect.finite<A>("gate_multiplier", opt.gate_multiplier);
-  expect.finite<A>("down_multiplier", opt.down_multiplier);
-  if (opt.limit != std::numeric_limits<double>::infinity())
-    expect.number<A>(opt.limit > 0, "limit", opt.limit, "a number above 0");
-  expect.above_zero<A>("slope", opt.slope);
-  expect.finite<A>("up_offset", opt.up_offset);
-  expect.number<A>(true, "gate_multiplier down_multiplier", opt.gate_multiplier * opt.down_multiplier, "");
-  expect.made<A>("64 slope", 64 * opt.slope);  // of parts of log2(e)
-}
-}  // namespace TIGON_ABI
-}  // namespace detail
+///
+/// ```cpp
+/// std::vector<float> gate(4 * 64, 0.5f), up(4 * 64, 2), y(4 * 64), dgate(4 * 64), dup(4 * 64);
+/// const auto rows = [](auto& v) { return tigon::matrix_view(v.data(), 4, 64); };
+/// tigon::swiglu_forward(rows(gate), rows(up), rows(y));
+/// tigon::swiglu_backward(rows(y), rows(gate), rows(up), rows(dgate), rows(dup));  // dy = y
+/// ```
+struct swiglu_options;
 
 /// y from gate and up. See swiglu_options for the contract.
 template <class B = default_backend, class T>

@@ -2,21 +2,10 @@
 #ifndef TIGON_OPS_SWIGLU_FUSED_HPP
 #define TIGON_OPS_SWIGLU_FUSED_HPP
 
-#include <tigon/ops/swiglu.hpp>
+#include <tigon/core/arguments.hpp>
+#include <tigon/ops/gate/swiglu_fused_kernel.hpp>
 
 namespace tigon {
-
-/// Where gate and up lie in the one buffer that a projection of both leaves.
-enum class gate_layout {
-  halves,       ///< the gate in the first half of the columns, up in the second (Megatron, Phi-3)
-  interleaved,  ///< the gate in even columns, up in odd ones (gpt-oss)
-};
-
-namespace op {
-struct swiglu_fused {
-  static constexpr std::string_view name = "swiglu_fused";
-};
-}  // namespace op
 
 /// swiglu (see swiglu_options) of gate and up in one buffer.
 ///
@@ -35,40 +24,14 @@ struct swiglu_fused {
 /// Throws     tigon::error: shape, stride, alias, argument (as swiglu); before the first write.
 /// Edges      as swiglu.
 /// Max error  that of swiglu, and its bits (tests/ops/swiglu_fused_test.cpp).
+///
+/// ```cpp
+/// std::vector<float> x(4 * 128, 0.5f), y(4 * 64), dx(4 * 128);
+/// const tigon::matrix_view in(x.data(), 4, 128), out(y.data(), 4, 64), gradient(dx.data(), 4, 128);
+/// tigon::swiglu_fused_forward(in, out, tigon::gate_layout::halves);
+/// tigon::swiglu_fused_backward(out, in, gradient, tigon::gate_layout::halves);  // dy = y
+/// ```
 using swiglu_fused_options = swiglu_options;
-
-template <>
-struct kernel<op::swiglu_fused, backends::generic> {
-  template <class>
-  using saved = no_state;
-  using apart = kernel<op::swiglu, backends::generic>;
-
-  template <backend B, element T>
-  static void forward(in_matrix<T> gate_up, matrix_view<T> y, gate_layout layout, swiglu_options opt, context& ctx) {
-    const std::size_t n = y.cols;
-    if (layout == gate_layout::halves)
-      return kernel_for<op::swiglu, B>::template forward<B, T>(gate_up.cols_from(0, n), gate_up.cols_from(n, n), y, opt,
-                                                               ctx);
-    apart::with_program<B, T>(opt, [&]<class P>(P program) {
-      map_rows<B>(ctx, program, reads(even_columns<const T>{gate_up}, odd_columns<const T>{gate_up}),
-                  writes(detail::gate_output<P>(y)));
-    });
-  }
-
-  template <backend B, element T>
-  static void backward(in_matrix<T> dy, in_matrix<T> gate_up, matrix_view<T> dgate_up, gate_layout layout,
-                       swiglu_options opt, context& ctx) {
-    const std::size_t n = dy.cols;
-    if (layout == gate_layout::halves)
-      return kernel_for<op::swiglu, B>::template backward<B, T>(dy, gate_up.cols_from(0, n), gate_up.cols_from(n, n),
-                                                                dgate_up.cols_from(0, n), dgate_up.cols_from(n, n), opt,
-                                                                ctx);
-    apart::with_program<B, T>(opt, [&]<class P>(P program) {
-      map_rows<B>(ctx, program, reads(dy, even_columns<const T>{gate_up}, odd_columns<const T>{gate_up}),
-                  writes(detail::gate_output<P>(pair_columns<T>{dgate_up})));
-    });
-  }
-};
 
 /// y from gate_up. See swiglu_fused_options for the contract.
 template <class B = default_backend, class T>
@@ -99,6 +62,8 @@ void swiglu_fused_backward(in_matrix<T> dy, in_matrix<T> gate_up, matrix_view<T>
 }
 
 }  // namespace tigon
+
+#include <tigon/ops/swiglu.hpp>  // the doors beside these, for callers
 
 #include <tigon/backend/select.hpp>
 

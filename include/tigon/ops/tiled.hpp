@@ -3,7 +3,7 @@
 #ifndef TIGON_OPS_TILED_HPP
 #define TIGON_OPS_TILED_HPP
 
-#include <tigon/ops/tiles.hpp>
+#include <tigon/ops/mlp/row_tiles.hpp>
 
 namespace tigon {
 
@@ -33,6 +33,17 @@ namespace tigon {
 ///            throws.
 /// Max error  of the sums over tiles: f32 2.5e-6, bf16 4.1e-3, f16 7e-4, f64 5e-15 of the sum of magnitudes, for any
 ///            number of tiles (tests/ops/tiled_test.cpp).
+///
+/// ```cpp
+/// std::vector<float> x(8 * 64, 0.5f), y(8 * 64), dx(8 * 64);
+/// const tigon::matrix_view in(x.data(), 8, 64), out(y.data(), 8, 64), gradient(dx.data(), 8, 64);
+/// const auto f = [](auto x, auto y, tigon::tile, tigon::context& ctx) { tigon::relu_squared_forward(x, y, {}, ctx); };
+/// const auto df = [](auto dy, auto x, auto dx, tigon::tile, tigon::context& ctx) {
+///   tigon::relu_squared_backward(dy, x, dx, {}, ctx);
+/// };
+/// tigon::tiled_forward(in, out, {.tiles = 4}, f);
+/// tigon::tiled_backward(out, in, gradient, {.tiles = 4}, df);  // dy = y
+/// ```
 struct tiled_options {
   std::size_t tiles = 1;
   std::size_t workspace = 0;  ///< bytes that f takes from the workspace, for the largest tile

@@ -23,13 +23,8 @@ template <class B>
 struct rows_on_lanes {
   template <class P, class... Group>
   static void reduce_map(context& ctx, P program, Group... groups);
-  template <class P, class... X, class... Y, class... T, class... Beside>
-  static void map_rows(context& ctx, P program, reads<X...> in, writes<Y...> out, adds_to<T...> gradients,
-                       Beside... beside);
-  template <class P, class... X, class... Y, class F>
-  static void map_rows(context& ctx, P program, reads<X...> in, writes<Y...> out, kept_rows<F> kept);
-  template <class P, class X, class T>
-  static void map_below_max(context& ctx, P program, reads<matrix_view<X>> in, writes<matrix_view<T>> out);
+  template <class P, class... X, class... Y, class... Group>
+  static void map_rows(context& ctx, P program, reads<X...> in, writes<Y...> out, Group... groups);
 };
 
 }  // namespace detail
@@ -39,7 +34,7 @@ struct rows_on_lanes {
 namespace rows {
 inline namespace TIGON_ABI {
 
-using simd::adds_to, simd::even_columns, simd::given_or, simd::in_f64, simd::map_reads, simd::odd_columns;
+using simd::adds_to, simd::cached, simd::columns_of_pairs, simd::given_or, simd::in_f64, simd::map_reads;
 using simd::as_pack, simd::joined, simd::pack, simd::pack_size, simd::unrolled;
 using simd::of_rows, simd::read_again, simd::reads, simd::rows_of, simd::saves, simd::writes;
 
@@ -59,20 +54,24 @@ template <class B>
 using driver_of = typename driver_of_backend<B>::type;
 
 /// The functions of a driver.
-enum class call { reduce_map, map_rows, map_below_max };
+enum class call { reduce_map, map_rows };
 
 /// A driver of row programs that takes such a call: a program and its groups of operands. A driver is a type with static
 /// functions of these names. It has those that its operators call, and takes the groups that they have.
 template <class D, call Call, class P, class... Group>
 concept row_driver =
     (Call == call::reduce_map && requires(context& ctx, P p, Group... of) { D::reduce_map(ctx, p, of...); }) ||
-    (Call == call::map_rows && requires(context& ctx, P p, Group... of) { D::map_rows(ctx, p, of...); }) ||
-    (Call == call::map_below_max && requires(context& ctx, P p, Group... of) { D::map_below_max(ctx, p, of...); });
+    (Call == call::map_rows && requires(context& ctx, P p, Group... of) { D::map_rows(ctx, p, of...); });
 
-/// A backend whose driver also runs kernels that are written row by row: it has for_rows<A> and for_rows_with_scratch<A>
-/// with the arguments of those in rows/row.hpp, and says so by a type `row_loops`.
+/// A backend whose driver also runs kernels that are written row by row: it has for_rows<A> with the arguments of those
+/// in rows/row.hpp, with a row_loop and without, and says so by a type `row_loops`.
 template <class B>
 concept loops_over_rows = requires { typename B::rows::row_loops; };
+
+/// A backend whose driver also runs such kernels with sums over the rows: it has the for_rows<A> with adds_to, and says so
+/// by a type `row_sums`.
+template <class B>
+concept sums_over_rows = requires { typename B::rows::row_sums; };
 
 // Arguments.
 
@@ -102,8 +101,8 @@ template <class T>
 constexpr extents extents_of(rows_of<T> r) {
   return {r.part.rows, r.part.cols};
 }
-template <class T>
-constexpr extents extents_of(even_columns<T> x) {
+template <std::size_t Of, class T>
+constexpr extents extents_of(columns_of_pairs<Of, T> x) {
   return {x.pairs.rows, x.pairs.cols / 2};
 }
 template <class First, class... Rest>
@@ -119,12 +118,11 @@ template <class Operand>
 struct element_of {
   using type = typename Operand::element_type;
 };
+template <class Operand>
+  requires requires(Operand o) { o.operand; }
+struct element_of<Operand> : element_of<decltype(Operand::operand)> {};
 template <>
 struct element_of<simd::columns_t> {
-  using type = void;
-};
-template <>
-struct element_of<simd::part_columns_t> {
   using type = void;
 };
 template <class A>
@@ -139,14 +137,8 @@ template <class T>
 struct element_of<vector_view<T>> : element_of<matrix_view<T>> {};
 template <class T>
 struct element_of<rows_of<T>> : element_of<matrix_view<T>> {};
-template <class T>
-struct element_of<even_columns<T>> : element_of<matrix_view<T>> {};
-template <class T>
-struct element_of<odd_columns<T>> : element_of<matrix_view<T>> {};
-template <class Operand, int Value>
-struct element_of<given_or<Operand, Value>> : element_of<Operand> {};
-template <class Operand>
-struct element_of<read_again<Operand>> : element_of<Operand> {};
+template <std::size_t Of, class T>
+struct element_of<columns_of_pairs<Of, T>> : element_of<matrix_view<T>> {};
 template <class Operand>
 struct element_of<in_f64<Operand>> {
   using type = double;
@@ -184,6 +176,13 @@ concept finishes = requires(const P& p, Argument... a) { p.finish(a...); };
 template <class P, class... Value>
 concept skips_rows = requires(const P& p, Value... v) { p.skips(v...); };
 
+/// f(the first X of v...).
+template <std::size_t X, class F, class... V>
+TIGON_INLINE auto with_first(const F& f, V... v) {
+  const std::tuple<V...> all(v...);
+  return [&]<std::size_t... k>(std::index_sequence<k...>)
+             TIGON_LAMBDA { return f(std::get<k>(all)...); }(std::make_index_sequence<X>{});
+}
 /// reduce of the first X operands, behind what is known of the row; the others are rows that only map reads.
 template <class P, std::size_t X, class... Known>
 struct row_reduction {
@@ -202,9 +201,7 @@ struct row_reduction {
           },
           known);
     } else {
-      const std::tuple<V...> all(x...);
-      return [&]<std::size_t... k>(std::index_sequence<k...>)
-                 TIGON_LAMBDA { return (*this)(std::get<k>(all)...); }(std::make_index_sequence<X>{});
+      return with_first<X>(*this, x...);
     }
   }
 };
@@ -249,12 +246,8 @@ struct direct_and_map {
 
   template <class... V>
   TIGON_INLINE auto operator()(V... v) const {
-    const std::tuple<V...> all(v...);
-    return joined(first(all, std::make_index_sequence<X>{}), of_row(v...));
-  }
-  template <class... V, std::size_t... k>
-  TIGON_INLINE auto first(const std::tuple<V...>& all, std::index_sequence<k...>) const {
-    return as_pack(of_row.p.direct(std::get<k>(all)...));
+    const auto direct = [&](auto... x) TIGON_LAMBDA { return as_pack(of_row.p.direct(x...)); };
+    return joined(with_first<X>(direct, v...), of_row(v...));
   }
 };
 /// direct and reduce of the same operands.
@@ -262,17 +255,12 @@ template <class P, class Reduction>
 struct direct_and_reduce {
   P p;
   Reduction reduction;
-
+  direct_and_reduce(P program, Reduction of) : p(program), reduction(of) {}
   template <class... V>
   TIGON_INLINE auto operator()(V... v) const {
-    if constexpr (requires { p.both(v...); })
-      return p.both(v...);
-    else
-      return joined(as_pack(p.direct(v...)), as_pack(reduction(v...)));
+    return joined(as_pack(p.direct(v...)), as_pack(reduction(v...)));
   }
 };
-template <class P, class Reduction>
-direct_and_reduce(P, Reduction) -> direct_and_reduce<P, Reduction>;
 
 /// A program with its numbers of every row.
 template <class P, class Numbers, class Saves>
@@ -283,13 +271,14 @@ struct bound_program<P, of_rows<N...>, saves<S...>> {
   of_rows<N...> numbers;
   saves<S...> to;
 
-  bound_program(P program, of_rows<N...> from, saves<S...> output) : p(program), numbers(from), to(output) {}
+  TIGON_INLINE bound_program(P program, of_rows<N...> from, saves<S...> output)
+      : p(program), numbers(from), to(output) {}
 
   TIGON_INLINE std::tuple<N...> numbers_of(std::size_t i) const {
     return std::apply([i](auto... from) TIGON_LAMBDA { return std::tuple<N...>(from[i]...); }, numbers.p);
   }
 
-  // The sums of row i, and the value that finish makes of them. Saves what is saved.
+  // The sums of row i; the value that finish makes of them; what is saved of it; both.
   template <std::size_t X>
   TIGON_INLINE auto reduction(std::size_t i) const {
     if constexpr (has_state<P>)
@@ -298,8 +287,8 @@ struct bound_program<P, of_rows<N...>, saves<S...>> {
       return row_reduction<P, X, N...>{p, numbers_of(i)};
   }
   template <class Sum, class... State>
-  TIGON_INLINE auto finished(std::size_t i, const Sum& sum, const State&... state) const {
-    const auto value = std::apply(
+  TIGON_INLINE auto made(std::size_t i, const Sum& sum, const State&... state) const {
+    return std::apply(
         [&](const auto&... of_row) TIGON_LAMBDA {
           if constexpr (finishes<P, State..., Sum, N...>)
             return p.finish(state..., sum, of_row...);
@@ -307,6 +296,9 @@ struct bound_program<P, of_rows<N...>, saves<S...>> {
             return sum;
         },
         numbers_of(i));
+  }
+  template <class Value>
+  TIGON_INLINE void keep(std::size_t i, const Value& value) const {
     if constexpr (sizeof...(S) == 1) {
       std::get<0>(to.p)[i] = p.save(value);
     } else if constexpr (sizeof...(S) > 1) {
@@ -314,6 +306,18 @@ struct bound_program<P, of_rows<N...>, saves<S...>> {
       [&]<std::size_t... k>(std::index_sequence<k...>)
           TIGON_LAMBDA { ((std::get<k>(to.p)[i] = saved[k]), ...); }(std::make_index_sequence<sizeof...(S)>{});
     }
+  }
+  template <class Sum, class... State>
+  TIGON_INLINE auto finished(std::size_t i, const Sum& sum, const State&... state) const {
+    const auto value = made(i, sum, state...);
+    keep(i, value);
+    return value;
+  }
+  // The same, where one worker of the row saves.
+  template <class Row, class Sum, class... State>
+  TIGON_INLINE auto finished_by(const Row& row, const Sum& sum, const State&... state) const {
+    const auto value = made(row.i, sum, state...);
+    if (row.first()) keep(row.i, value);
     return value;
   }
 
@@ -324,13 +328,13 @@ struct bound_program<P, of_rows<N...>, saves<S...>> {
       typename P::state state{};
       if constexpr (std::same_as<decltype(reduced_again(row, state, in)), Sum>) {
         while (p.again(state, sum)) sum = reduced_again(row, state, in);
-        return finished(row.i, sum, state);
+        return finished_by(row, sum, state);
       } else {
         (void)p.again(state, sum);
-        return finished(row.i, reduced_from(row, state, in), state);
+        return finished_by(row, reduced_from(row, state, in), state);
       }
     } else {
-      return finished(row.i, sum);
+      return finished_by(row, sum);
     }
   }
   template <class Row, class State, class... X>

@@ -5,21 +5,14 @@
 #include <tigon/core/views.hpp>
 
 #include <cstddef>
-#include <limits>
 #include <tuple>
 
 namespace tigon::simd {
 inline namespace TIGON_ABI {
 
-/// Operand: the index of the column, as a number: exact below exact_columns<A>.
+/// Operand: the index of the column, as a number: exact below 2^24 in f32, 2^53 in f64.
 struct columns_t {};
 inline constexpr columns_t columns{};
-template <class A>
-inline constexpr std::size_t exact_columns = std::size_t{1} << std::numeric_limits<A>::digits;
-
-/// The same, counted from the beginning of the part of the row at hand.
-struct part_columns_t {};
-inline constexpr part_columns_t part_columns{};
 
 /// Operand: the same number in every column, for example zeros for a row that is cleared.
 template <class A>
@@ -52,6 +45,18 @@ struct read_again {
   constexpr TIGON_INLINE explicit read_again(Operand o) : operand(o) {}
 };
 
+/// Operand or output of a map whose row is in the cache, if `is`: this worker has just read or written it. A row that was
+/// just read is mapped from its end where the plan says so, and an output in the cache is not streamed past it.
+template <class Operand>
+struct cached {
+  Operand operand;
+  bool is = true;
+};
+template <class Operand>
+cached(Operand) -> cached<Operand>;
+template <class Operand>
+cached(Operand, bool) -> cached<Operand>;
+
 /// Operand: the same numbers in lanes of f64; as the first operand of a pass it makes all of the pass f64.
 template <class Operand>
 struct in_f64 {
@@ -60,14 +65,15 @@ struct in_f64 {
 };
 
 /// Operand: the even columns of a matrix of pairs, 0, 2, ..., or the odd ones, as columns 0, 1, ...
-template <class T>
-struct even_columns {
+template <std::size_t Of, class T>
+struct columns_of_pairs {
   matrix_view<T> pairs;
 };
-template <class T>
-struct odd_columns {
-  matrix_view<T> pairs;
-};
+template <std::size_t Of, class T>
+constexpr TIGON_INLINE columns_of_pairs<Of, T> pair_column(matrix_view<T> pairs) {
+  static_assert(Of < 2);
+  return {pairs};
+}
 /// Output for two results: the first goes to the even columns, the second to the odd ones.
 template <class T>
 struct pair_columns {
@@ -83,13 +89,8 @@ struct often_zero {
 template <class Output>
 often_zero(Output) -> often_zero<Output>;
 
-/// A row that lies anywhere in an output of `bytes` bytes, or some rows of one; streamed past the caches as the rows of
-/// all of it are. Some rows may also be an operand, whose next rows are prefetched as those of all of it are.
-template <class T>
-struct row_at {
-  T* data;
-  std::size_t bytes;
-};
+/// Some rows of a matrix of `bytes` bytes: an output, streamed past the caches as the rows of all of it are, or an operand,
+/// whose next rows are prefetched as those of all of it are.
 template <class T>
 struct rows_of {
   matrix_view<T> part;
@@ -114,20 +115,17 @@ struct writes {
 }  // namespace tigon::simd
 
 namespace tigon {
+using simd::cached;
 using simd::columns;
 using simd::constant;
-using simd::even_columns;
-using simd::exact_columns;
 using simd::in_f64;
-using simd::odd_columns;
 using simd::often_zero;
 using simd::or_ones;
 using simd::or_zeros;
+using simd::pair_column;
 using simd::pair_columns;
-using simd::part_columns;
 using simd::read_again;
 using simd::reads;
-using simd::row_at;
 using simd::rows_of;
 using simd::writes;
 }  // namespace tigon

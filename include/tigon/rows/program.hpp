@@ -50,6 +50,12 @@ struct rows_of_all {
   constexpr rows_of_all(std::size_t rows, std::size_t of) : count(rows), all(of) {}
 };
 
+/// What for_rows may be told beside the rows.
+struct row_loop {
+  std::size_t scratch = 0;  ///< rows of A that belong to a worker: row.scratch(k), k < scratch
+  bool row_tasks = false;   ///< a task for every row: what is called a row is a piece of work of its own
+};
+
 /// Sums over very many rows: up to plain_rows rows are added one after the other in a row of sums. Of more rows, every
 /// column's sum is added to a compensated total, and begins anew, after plain_rows rows or fewer, so that the rounding
 /// error does not grow with the number of rows. Such a sum has three rows in memory, others have one.
@@ -89,14 +95,6 @@ struct kept_rows {
   TIGON_INLINE bool keeps(std::size_t i) const {
     return std::apply([i](auto... flag) TIGON_LAMBDA { return ((flag[i] != 0) && ...); }, flags);
   }
-};
-
-/// What for_rows_pipelined runs over.
-struct pipelined {
-  std::size_t rows, cols;
-  std::size_t block_cols;        ///< columns of a block, about
-  std::size_t scratch_rows = 1;  ///< rows of A that belong to a row: block.scratch(k), k < scratch_rows
-  bool overlap = true;           ///< false: a row is written before the next is gathered
 };
 
 }  // namespace TIGON_ABI

@@ -39,19 +39,15 @@
 //                        the row is reduced again; finish then takes the state first.
 //                        Or, where this one makes other sums than the first, every row is reduced twice
 //   skips(value)         rows that are left alone: nothing is written or added
-//   both(x...)           what direct and reduce return, in this order, where they share most of their operations
 //   prepare(x0)          the first part of a long chain of operations on the first operand, which the driver may compute a
 //                        step ahead; map takes it behind the value
 //
 // A program without a map, whose rows are only reduced, has no writes. One without a reduction is a struct with map(x...)
-// alone, run by map_rows. One that is reduced below the maximum of its row is run by map_below_max.
+// alone, run by map_rows.
 // What depends on data in other ways is written with for_rows (rows/row.hpp).
 //
-// A backend with a driver of its own states it as a type `rows` with the functions reduce_map(ctx, program, groups...),
-// map_rows(ctx, program, reads, writes, adds_to), map_rows(ctx, program, reads, writes, kept_rows) and map_below_max, of
-// which it may leave out what its operators do not call: the same structs then run there. What it needs of programs is in
-// rows/driver.hpp; what runs them on the lanes of a CPU is in rows/lanes/, which none of these headers includes but at its
-// end.
+// A backend may have a driver of its own, its type `rows` (rows/driver.hpp): the same structs then run there. What runs them
+// on the lanes of a CPU is in rows/lanes/, which none of these headers includes but at its end.
 #ifndef TIGON_ROWS_REDUCE_MAP_HPP
 #define TIGON_ROWS_REDUCE_MAP_HPP
 
@@ -78,62 +74,30 @@ void reduce_map(context& ctx, P program, Group... groups) {
   rows::with_wanted_sums(run, program, groups...);
 }
 
-/// Runs a program with map alone over all rows: reads and writes, and adds_to where there are parameter gradients, for
-/// which it takes workspace as reduce_map.
-template <class B, class P, class... X, class... Y, class... T, class... Beside>
-void map_rows(context& ctx, P program, reads<X...> in, writes<Y...> out, adds_to<T...> gradients = adds_to<>(),
-              Beside... beside) {
+/// Runs a program with map alone over all rows: reads and writes, and one of adds_to, where there are parameter gradients,
+/// for which it takes workspace as reduce_map, and kept_rows.
+template <class B, class P, class... X, class... Y, class... Group>
+void map_rows(context& ctx, P program, reads<X...> in, writes<Y...> out, Group... groups) {
   using driver = rows::driver_of<B>;
-  if constexpr (sizeof...(T) != 0)
-    if (!gradients.wanted()) {
-      if constexpr (sizeof...(Y) != 0) map_rows<B>(ctx, rows::without_sums<sizeof...(T), P>{program}, in, out);
-      return;
-    }
-  static_assert(rows::row_driver<driver, rows::call::map_rows, P, reads<X...>, writes<Y...>, adds_to<T...>, Beside...>,
-                "tigon: the driver of this backend (its type rows) has no map_rows for these operands and gradients");
-  driver::map_rows(ctx, program, in, out, gradients, beside...);
+  if constexpr (sizeof...(Group) == 0) {
+    map_rows<B>(ctx, program, in, out, adds_to<>());
+  } else {
+    constexpr std::size_t sums = std::tuple_size_v<decltype(rows::group<adds_to>(groups...).g)>;
+    if constexpr (sums != 0)
+      if (!rows::group<adds_to>(groups...).wanted()) {
+        if constexpr (sizeof...(Y) != 0) map_rows<B>(ctx, rows::without_sums<sums, P>{program}, in, out);
+        return;
+      }
+    static_assert(rows::row_driver<driver, rows::call::map_rows, P, reads<X...>, writes<Y...>, Group...>,
+                  "tigon: the driver of this backend (its type rows) has no map_rows for these operands and gradients");
+    driver::map_rows(ctx, program, in, out, groups...);
+  }
 }
-
-/// The same of the rows that are kept.
-template <class B, class P, class... X, class... Y, class F>
-void map_rows(context& ctx, P program, reads<X...> in, writes<Y...> out, kept_rows<F> kept) {
-  using driver = rows::driver_of<B>;
-  static_assert(rows::row_driver<driver, rows::call::map_rows, P, reads<X...>, writes<Y...>, kept_rows<F>>,
-                "tigon: the driver of this backend (its type rows) has no map_rows for kept_rows");
-  driver::map_rows(ctx, program, in, out, kept);
-}
-
-/// Row programs below the maximum of their row, whose map takes what the reduction made of each column:
-///
-///   /// e = exp(x - top),   y = e / sum_j e
-///   template <class A>
-///   struct softmax_program {
-///     TIGON_INLINE auto reduce(A top, auto x) const { return exp_nonpositive(x - top); }   // summed, and kept for map
-///     TIGON_INLINE bool exceeds(A largest, A top) const { return largest - top > 1; }      // too far above for reduce
-///     TIGON_INLINE A weight(A top, A highest) const { return exp_nonpositive(top - highest); }
-///     TIGON_INLINE A finish(A sum, A weight) const { return weight / sum; }                // once for a part of the row
-///     TIGON_INLINE auto map(A factor, auto e) const { return e * factor; }                 // every column
-///   };
-///   map_below_max<B>(ctx, softmax_program<A>{}, reads(x), writes(y));
-///
-/// A row is taken in parts. Each is reduced below a top of its own, the largest number so far or one that this does not
-/// exceed; `weight` is by what its sum is multiplied below the row's highest top, and 1 for that one.
-template <class B, class P, class X, class T>
-void map_below_max(context& ctx, P program, reads<matrix_view<X>> in, writes<matrix_view<T>> out) {
-  using driver = rows::driver_of<B>;
-  static_assert(rows::row_driver<driver, rows::call::map_below_max, P, reads<matrix_view<X>>, writes<matrix_view<T>>>,
-                "tigon: the driver of this backend (its type rows) has no map_below_max");
-  driver::map_below_max(ctx, program, in, out);
-}
-/// Bytes that it takes from the workspace.
-template <class B, class A>
-std::size_t below_max_workspace(std::size_t cols, const context& ctx);
 
 }  // namespace TIGON_ABI
 }  // namespace tigon::simd
 
 namespace tigon {
-using simd::map_below_max;
 using simd::map_rows;
 using simd::reduce_map;
 }  // namespace tigon

@@ -52,7 +52,50 @@ TIGON_INLINE pack<V, N + M> joined(pack<V, N> a, pack<V, M> b) {
   return all;
 }
 
+// A loop over columns takes the last of them by the step that takes all others: it is told which lanes to ignore.
+
+/// No lane is ignored.
+struct ignore_none {};
+/// Lanes from n on are: they are neither read nor written.
+struct ignore_from {
+  std::size_t n;
+};
+template <class Ignore>
+inline constexpr bool ignores = std::is_same_v<Ignore, ignore_from>;
+
+template <class V, class T>
+TIGON_INLINE V load(const T* p, ignore_none) {
+  return load<V>(p);
+}
+template <class V, class T>
+TIGON_INLINE V load(const T* p, ignore_from some) {
+  return load_n<V>(p, some.n);
+}
+template <class V, class T>
+TIGON_INLINE void store(V v, T* p, ignore_none) {
+  store(v, p);
+}
+template <class V, class T>
+TIGON_INLINE void store(V v, T* p, ignore_from some) {
+  store_n(v, p, some.n);
+}
+/// v, and `other` in what is ignored.
+template <class V>
+TIGON_INLINE V kept(V v, V, ignore_none) {
+  return v;
+}
+template <class V>
+TIGON_INLINE V kept(V v, V other, ignore_from some) {
+  return select(V::iota() < V(static_cast<typename V::value_type>(some.n)), v, other);
+}
+
 }  // namespace TIGON_ABI
 }  // namespace tigon::simd
+
+namespace tigon {
+using simd::pack;
+using simd::round_computed_to;
+using simd::round_to;
+}  // namespace tigon
 
 #endif  // TIGON_SIMD_PACKS_HPP

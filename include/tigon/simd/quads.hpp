@@ -39,19 +39,19 @@ struct quads {
 #endif
 
   template <class T>
-  static TIGON_INLINE lanes load(const T* p) {
+  static TIGON_HOST_INLINE lanes load(const T* p) {
     lanes v;
     std::memcpy(&v, p, sizeof v);
     return v;
   }
   template <class T>
-  static TIGON_INLINE void store(lanes v, T* p) {
+  static TIGON_HOST_INLINE void store(lanes v, T* p) {
     std::memcpy(p, &v, sizeof v);
   }
-  static TIGON_INLINE lanes broadcast(std::uint32_t x) { return x - lanes{}; }
+  static TIGON_HOST_INLINE lanes broadcast(std::uint32_t x) { return x - lanes{}; }
 
   /// sum + the products of the unsigned bytes of u, each at most 127, with the signed bytes of s, four to a lane.
-  static TIGON_INLINE lanes dot(lanes sum, lanes u, lanes s) {
+  static TIGON_HOST_INLINE lanes dot(lanes sum, lanes u, lanes s) {
 #if defined(__AVX512F__) && defined(__AVX512BW__)
     if constexpr (N == 16) {
       const __m512i x = (__m512i)u, y = (__m512i)s, z = (__m512i)sum;
@@ -102,7 +102,7 @@ struct quads {
   }
 
   /// The four codes of each of the N bytes at p, the first in the lowest byte of a lane.
-  static TIGON_INLINE lanes codes(const std::uint8_t* p) {
+  static TIGON_HOST_INLINE lanes codes(const std::uint8_t* p) {
     lanes x = widened(p);
 #if defined(__AVX512VBMI__)
     if constexpr (N == 16) {  // eight bits of a pair of lanes, from bit 0, 2, 4 and 6 of each on
@@ -116,7 +116,7 @@ struct quads {
   }
 
  private:
-  static TIGON_INLINE lanes widened(const std::uint8_t* p) {
+  static TIGON_HOST_INLINE lanes widened(const std::uint8_t* p) {
 #if defined(__AVX512F__)
     if constexpr (N == 16) return (lanes)_mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
 #endif
@@ -142,8 +142,8 @@ struct quads {
 };
 
 /// Bytes of four rows, side by side: word r is a[r], b[r], c[r], d[r]; 16 words.
-TIGON_INLINE void zip_bytes(const std::int8_t* a, const std::int8_t* b, const std::int8_t* c, const std::int8_t* d,
-                            std::uint32_t* words) {
+TIGON_HOST_INLINE void zip_bytes(const std::int8_t* a, const std::int8_t* b, const std::int8_t* c, const std::int8_t* d,
+                                 std::uint32_t* words) {
   using V = typename vector_of<std::uint8_t, 16>::type;
   using eight_pairs = typename vector_of<std::uint16_t, 8>::type;
   V x[4];

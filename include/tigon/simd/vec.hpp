@@ -136,7 +136,7 @@ struct vec {
     if constexpr (requires { lanes::template exchange<1>(a.r); }) {
       [&]<std::size_t... I>(std::index_sequence<I...>) TIGON_LAMBDA {
         ((a = of_vectors(a, from(lanes::template exchange<size / (std::size_t{2} << I)>(a.r)))), ...);
-      }(std::make_index_sequence<std::bit_width(size) - 1>());
+      }(std::make_index_sequence<static_cast<std::size_t>(std::bit_width(size)) - 1>());
       lanes::store(a.r, buffer);
       return buffer[0];
     } else {

@@ -48,13 +48,14 @@ struct on_tiles : B {
         double sum = 0;
         for (std::size_t j = 0; j < x.cols; j += tile::width) {
           const auto part = t.load(0, x.row(row.i) + j, std::min(tile::width, x.cols - j));
-          sum += row.narrow(part.size).sum(tigon::reads(part), [=](auto v) TIGON_LAMBDA { return program.reduce(v); });
+          sum += row.part(0, part.size).sum(tigon::reads(part), [=](auto v) TIGON_LAMBDA { return program.reduce(v); });
         }
         const auto value = program.finish(static_cast<A>(sum));
         for (std::size_t j = 0; j < x.cols; j += tile::width) {
           const auto part = t.load(0, x.row(row.i) + j, std::min(tile::width, x.cols - j));
-          row.narrow(part.size).map(tigon::reads(part), tigon::writes(tigon::vector_view<T>{t.data[1], part.size}),
-                                    [=](auto v) TIGON_LAMBDA { return program.map(value, v); });
+          row.part(0, part.size)
+              .map(tigon::reads(part), tigon::writes(tigon::vector_view<T>{t.data[1], part.size}),
+                   [=](auto v) TIGON_LAMBDA { return program.map(value, v); });
           t.store(1, y.row(row.i) + j, part.size);
         }
       });
@@ -72,8 +73,9 @@ struct on_tiles : B {
         tile t;
         for (std::size_t j = 0; j < x.cols; j += tile::width) {
           const auto part = t.load(0, x.row(row.i) + j, std::min(tile::width, x.cols - j));
-          row.narrow(part.size).map(tigon::reads(part), tigon::writes(tigon::vector_view<T>{t.data[1], part.size}),
-                                    [=](auto v) TIGON_LAMBDA { return program.map(v); });
+          row.part(0, part.size)
+              .map(tigon::reads(part), tigon::writes(tigon::vector_view<T>{t.data[1], part.size}),
+                   [=](auto v) TIGON_LAMBDA { return program.map(v); });
           t.store(1, y.row(row.i) + j, part.size);
         }
       });
@@ -91,8 +93,8 @@ struct on_tiles : B {
         for (std::size_t j = 0; j < a.cols; j += tile::width) {
           const std::size_t n = std::min(tile::width, a.cols - j);
           const auto first = t.load(0, a.row(row.i) + j, n), second = t.load(1, b.row(row.i) + j, n);
-          row.narrow(n).map(tigon::reads(first, second), tigon::writes(tigon::vector_view<T>{t.data[2], n}),
-                            [=](auto u, auto v) TIGON_LAMBDA { return program.map(u, v); });
+          row.part(0, n).map(tigon::reads(first, second), tigon::writes(tigon::vector_view<T>{t.data[2], n}),
+                             [=](auto u, auto v) TIGON_LAMBDA { return program.map(u, v); });
           t.store(2, y.row(row.i) + j, n);
         }
       });

@@ -7,7 +7,7 @@
 #include <tigon/backends/ascend/backend.hpp>
 #include <tigon/backends/ascend/unified_buffer.hpp>
 #include <tigon/losses/cross_entropy.hpp>
-#include <tigon/losses/parts/cross_entropy_terms.hpp>
+#include <tigon/losses/softmax/label_terms.hpp>
 
 namespace tigon {
 

@@ -30,7 +30,7 @@ struct kernel<op::fused_linear_cross_entropy, backends::ascend> {
     const bool add = to.mode == gradient::accumulate;
     constexpr bool wide = std::same_as<weight_gradient_t<T>, A>;
     if (rows == 0) {
-      detail::put_chosen(to.dx, t.kept, ctx);
+      detail::put_chosen<B>(to.dx, t.kept, ctx);
       return detail::clear_parameters<B>(to, ctx);
     }
 
@@ -91,7 +91,7 @@ struct kernel<op::fused_linear_cross_entropy, backends::ascend> {
     }
     if (dw) dw.finish(to.dw, add, ctx);
     if (dbias) dbias.finish(as_row(to.dbias), add, ctx);
-    detail::put_chosen(to.dx, t.kept, ctx);
+    detail::put_chosen<B>(to.dx, t.kept, ctx);
   }
 
   /// The gradients alone, recomputed.

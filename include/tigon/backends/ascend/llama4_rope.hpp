@@ -32,33 +32,33 @@ struct kernel<op::llama4_rope, backends::ascend> {
     const std::size_t d = q.head_dim;
     if (d == 0) return;
     const bool shared = opt.freqs == rotary_table::shared;
-    ub::for_programs<
-        plan>(ctx, q.batch * q.seq_len, plan::programs, [=](auto& core, std::size_t, auto tokens) TIGON_LAMBDA {
-      auto tiles = core.place(matrix_view<const T>{}, in_vector<U>{}, matrix_view<T>{});
-      std::apply(
-          [&](auto& from, auto& table, auto& to) TIGON_LAMBDA {
-            tokens([&](std::size_t token) TIGON_LAMBDA {
-              const std::size_t b = token / q.seq_len, s = token % q.seq_len;
-              core.point(table, in_vector<U>{freqs.row(shared ? s : token), d});
-              for (const bool of_q : {true, false}) {
-                const heads_view<const T> in = of_q ? q : k;
-                const heads_view<T> out = of_q ? q_out : k_out;
-                core.point(from, matrix_view<const T>{in.at(b, 0, s), in.heads, d, in.head_stride});
-                core.point(to, matrix_view<T>{out.at(b, 0, s), in.heads, d, out.head_stride});
-                core.shape(in.heads, d, plan::cut_of(d));
-                for (std::size_t block = 0; block < core.row_blocks(); ++block) {
-                  core.rows_at(block);
-                  core.pass(
-                      ub::reads(from, table), ub::writes(to),
-                      [=](auto row, auto head, auto f, auto turned) TIGON_LAMBDA {
-                        detail::turn_neighbours<B>(row, head.data, row_at<T>{turned.data, 0}, row.cols, f.data, sign);
-                      });
-                }
-              }
-            });
-          },
-          tiles);
-    });
+    ub::for_programs<plan>(
+        ctx, q.batch * q.seq_len, plan::programs, [=](auto& core, std::size_t, auto tokens) TIGON_LAMBDA {
+          auto tiles = core.place(matrix_view<const T>{}, in_vector<U>{}, matrix_view<T>{});
+          std::apply(
+              [&](auto& from, auto& table, auto& to) TIGON_LAMBDA {
+                tokens([&](std::size_t token) TIGON_LAMBDA {
+                  const std::size_t b = token / q.seq_len, s = token % q.seq_len;
+                  core.point(table, in_vector<U>{freqs.row(shared ? s : token), d});
+                  for (const bool of_q : {true, false}) {
+                    const heads_view<const T> in = of_q ? q : k;
+                    const heads_view<T> out = of_q ? q_out : k_out;
+                    core.point(from, matrix_view<const T>{in.at(b, 0, s), in.heads, d, in.head_stride});
+                    core.point(to, matrix_view<T>{out.at(b, 0, s), in.heads, d, out.head_stride});
+                    core.shape(in.heads, d, plan::cut_of(d));
+                    for (std::size_t block = 0; block < core.row_blocks(); ++block) {
+                      core.rows_at(block);
+                      core.pass(ub::reads(from, table), ub::writes(to),
+                                [=](auto row, auto head, auto f, auto turned) TIGON_LAMBDA {
+                                  detail::turn_neighbours<B>(row, head.data, detail::row_at<T>{turned.data, 0},
+                                                             row.cols, f.data, sign);
+                                });
+                    }
+                  }
+                });
+              },
+              tiles);
+        });
   }
 };
 

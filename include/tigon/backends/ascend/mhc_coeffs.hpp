@@ -37,8 +37,9 @@ struct tokens_on_tiles : rows_on_tiles<B, op::mhc_coeffs, P> {
   using parent = B;
   using overrides = op_list<>;
   struct rows : rows_on_tiles<B, op::mhc_coeffs, P>::rows {
+    using rows_on_tiles<B, op::mhc_coeffs, P>::rows::for_rows;
     template <class A, class F>
-    static void for_rows_with_scratch(context& ctx, std::size_t blocks, std::size_t width, std::size_t, F fn) {
+    static void for_rows(context& ctx, std::size_t blocks, std::size_t width, simd::row_loop, F fn) {
       using plan = unified_buffer::plan<B, op::mhc_coeffs, P, A>;
       const bool fits = vector_core<plan>::template holds<A>(width);
       const std::size_t stride = workspace::padded<A>(width);

@@ -5,7 +5,7 @@
 
 #include <tigon/backends/ascend/backend.hpp>
 #include <tigon/backends/ascend/unified_buffer.hpp>
-#include <tigon/ops/moe_gather_scatter.hpp>
+#include <tigon/ops/moe/gather_scatter.hpp>
 
 namespace tigon {
 

@@ -3,6 +3,7 @@
 #define TIGON_OPS_ATTENTION_WEIGHTED_ROWS_HPP
 
 #include <tigon/core/element.hpp>
+#include <tigon/simd/packs.hpp>
 #include <tigon/simd/vec.hpp>
 
 #include <algorithm>
@@ -27,13 +28,9 @@ struct weighted_rows {
   TIGON_INLINE weighted_rows source(std::size_t, std::size_t column) const {
     return {row + column, row_step, weight, weight_step, count};
   }
-  template <class V>
-  TIGON_INLINE V load(std::size_t j, std::size_t more = 0) const {
-    return sum<V>([=](const T* from) TIGON_LAMBDA { return simd::load<V>(from + j + more); });
-  }
-  template <class V>
-  TIGON_INLINE V load_n(std::size_t j, std::size_t n) const {
-    return sum<V>([=](const T* from) TIGON_LAMBDA { return simd::load_n<V>(from + j, n); });
+  template <class V, class Ignore = simd::ignore_none>
+  TIGON_INLINE V load(std::size_t j, std::size_t more = 0, Ignore ignore = {}) const {
+    return sum<V>([=](const T* from) TIGON_LAMBDA { return simd::load<V>(from + j + more, ignore); });
   }
   TIGON_INLINE const void* begin() const { return nullptr; }
   template <std::size_t, int>

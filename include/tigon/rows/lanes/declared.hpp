@@ -1,5 +1,4 @@
-// What the drivers on a CPU make of a program: a declared reduction and a declared map. And the driver of programs
-// without sums over the rows.
+// What the driver on a CPU makes of a program: a reduction and a declared map.
 #ifndef TIGON_ROWS_LANES_DECLARED_HPP
 #define TIGON_ROWS_LANES_DECLARED_HPP
 
@@ -21,7 +20,6 @@ namespace detail {
 template <class V, std::size_t K, class F, class... Source>
 struct reducing {
   static constexpr bool reduces = true, prefetches = false;
-  using number = typename V::value_type;
   struct state {
     pack<V, K> sum;
     TIGON_INLINE state() {
@@ -32,19 +30,13 @@ struct reducing {
   std::tuple<Source...> x;
   double* total;
 
-  TIGON_INLINE void add(state& s, std::size_t j, std::size_t more) const {
-    auto r = std::apply([&](auto... from) TIGON_LAMBDA { return as_pack(f(from.template load<V>(j, more)...)); }, x);
+  template <class Ignore>
+  TIGON_INLINE void add(state& s, std::size_t j, std::size_t more, Ignore ignore) const {
+    auto r =
+        std::apply([&](auto... from) TIGON_LAMBDA { return as_pack(f(from.template load<V>(j, more, ignore)...)); }, x);
     unrolled<K>([&](auto k) TIGON_LAMBDA {
       keep_in_register(r.v[k]);
-      s.sum.v[k] = s.sum.v[k] + r.v[k];
-    });
-  }
-  TIGON_INLINE void add_n(state& s, std::size_t j, std::size_t n) const {
-    const auto inside = V::iota() < V(static_cast<number>(n));
-    auto r = std::apply([&](auto... from) TIGON_LAMBDA { return as_pack(f(from.template load_n<V>(j, n)...)); }, x);
-    unrolled<K>([&](auto k) TIGON_LAMBDA {
-      keep_in_register(r.v[k]);
-      s.sum.v[k] = s.sum.v[k] + select(inside, r.v[k], V(0));
+      s.sum.v[k] = s.sum.v[k] + kept(r.v[k], V(0), ignore);
     });
   }
   // All of it, in the order in which a map does it.
@@ -52,9 +44,9 @@ struct reducing {
   TIGON_INLINE void run(std::size_t cols) const {
     constexpr std::size_t N = V::size;
     state s[U];
-    for_columns<U * N, N>(
-        cols, [&](std::size_t j) TIGON_LAMBDA { unrolled<U>([&](auto u) TIGON_LAMBDA { add(s[u], j, u * N); }); },
-        [&](std::size_t j, std::size_t n) TIGON_LAMBDA { add_n(s[0], j, n); });
+    for_columns<U * N, N>(cols, [&](std::size_t j, auto ignore) TIGON_LAMBDA {
+      unrolled<vectors_of_step<decltype(ignore), U>>([&](auto u) TIGON_LAMBDA { add(s[u], j, u * N, ignore); });
+    });
     finish(s);
   }
   template <std::size_t U>
@@ -106,7 +98,7 @@ struct declared_reduction {
             else
               return given;
           };
-          const auto sum = row_worker<B, A>(row, cols).prefetching(ahead).sum(reads(operand(from)...), f(row));
+          const auto sum = row_worker<B, A>({row, 0, 1, ahead, true}, cols).sum(reads(operand(from)...), f(row));
           if constexpr (sums<B> == 1)
             return std::array<A, 1>{sum};
           else
@@ -151,6 +143,22 @@ struct imperative_reduction : no_reduction {
   static constexpr reduction_kind reduction = reduction_kind::imperative;
 };
 
+// Reduction by the program itself, to the value that its declared map needs: f(row), by as many passes as it likes.
+template <class F>
+struct row_value : imperative_reduction {
+  F f;
+  explicit row_value(F function) : f(function) {}
+
+  template <class B, class A, bool>
+  TIGON_INLINE auto total(std::size_t row, std::size_t cols, std::size_t ahead) const {
+    return f(row_worker<B, A>({row, 0, 1, ahead, ahead != 1}, cols));
+  }
+  template <class A, class Value>
+  static TIGON_INLINE const Value& value(const Value& of_row) {
+    return of_row;
+  }
+};
+
 // Map of a row, which may add to parameter gradients. For row i and the value of its reduction,
 //   f(i, value)(x[j]..., sums[j]...)
 // is a pack of the outputs at column j, and of the sums with what this row adds to them.
@@ -171,7 +179,7 @@ struct declared_map {
   TIGON_INLINE void one(const Row& row, Value value, Sums... sums) const {
     const auto of_row = f(row.i, value);
     if constexpr (requires { of_row.skipped(); })
-      if (of_row.skipped()) return row.side_work();
+      if (of_row.skipped()) return only_side_work(row);
     std::apply([&](auto... from) TIGON_LAMBDA { row.map(reads(from..., sums...), with_sums(out, sums...), of_row); },
                x);
   }
@@ -226,53 +234,6 @@ constexpr row_shape program_shape(std::size_t sums) {
     shape.outputs = Map::outputs;
   }
   return shape;
-}
-
-// Rows of a program, in groups of `size` rows with an operand in common.
-struct grouped_rows {
-  std::size_t count, size;
-};
-
-// As for_rows, group by group: reduce(row) makes the value that a row's map needs, by as many passes as it likes, and
-// map_of(group), a declared_map, writes the row. `reduce` takes the row by reference, because the map of a row that was
-// reduced may go backwards. Or it is no_reduction{}, and the map's value 0.
-template <class B, class A, class Reduce, class F>
-void map_groups(context& ctx, grouped_rows of, std::size_t cols, Reduce reduce, F map_of) {
-  constexpr bool reduces = !std::same_as<Reduce, no_reduction>;
-  using reduction = std::conditional_t<reduces, imperative_reduction, no_reduction>;
-  using map_type = decltype(map_of(std::size_t{}));
-  using V = typename map_type::template vec_type<B>;
-  constexpr row_plan plan = plan_of<B, program_shape<V, reduction, map_type>(0)>;
-  constexpr std::size_t R = plan.rows;
-  const auto value_of = [=](const auto& row) TIGON_LAMBDA {
-    if constexpr (reduces)
-      return reduce(row);
-    else
-      return 0;
-  };
-  const std::size_t per_task = rows_per_task<B>(of.count, cols);
-  ctx.executor().run((of.count + per_task - 1) / per_task, [&](std::size_t task, std::size_t) TIGON_FLATTEN {
-    const std::size_t end = std::min(of.count, (task + 1) * per_task);
-    for (std::size_t i = task * per_task; i < end;) {
-      const std::size_t group = i / of.size, last = std::min(end, (group + 1) * of.size);
-      const auto map = map_of(group);
-      if constexpr (R > 1) {
-        const auto row = [=](std::size_t at) TIGON_LAMBDA { return row_worker<B, A>(at, cols).prefetching(R); };
-        for (; i + R <= last; i += R) {
-          std::array<decltype(value_of(row(i))), R> values;
-          for (std::size_t r = 0; r < R; ++r) values[r] = value_of(row(i + r));
-          const auto value = [&](std::size_t r) TIGON_LAMBDA { return values[r]; };
-          if (!map.template together<B, true, R>(i, cols, R, value))
-            for (std::size_t r = 0; r < R; ++r) map.one(row(i + r), values[r]);
-        }
-      }
-      for (; i < last; ++i) {
-        const row_worker<B, A> row(i, cols);
-        map.one(row, value_of(row));
-      }
-    }
-    stream_fence();
-  });
 }
 
 }  // namespace detail

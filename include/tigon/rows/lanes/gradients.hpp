@@ -1,4 +1,4 @@
-// Programs with parameter gradients: every row adds to sums over all rows.
+// The driver of programs: rows are reduced, and mapped R at a time; every row may add to sums over all rows.
 #ifndef TIGON_ROWS_LANES_GRADIENTS_HPP
 #define TIGON_ROWS_LANES_GRADIENTS_HPP
 
@@ -13,27 +13,28 @@ namespace tigon::simd {
 inline namespace TIGON_ABI {
 namespace detail {
 
-// The tasks of such a program: a reduction (rows/declared.hpp), and a declared_map or a function of a row.
+// The tasks of a program with K sums over the rows: a reduction, and a declared_map or a function of a row.
 template <class B, class A, class Reduction, class F, std::size_t K>
-class partial_tasks_of {
+class program_tasks {
   using V = vec<typename B::engine, A>;
   using side_work = decltype(std::declval<Reduction>().template side_work<B>(0, 0, nullptr));
-  static constexpr row_plan plan = plan_of<B, program_shape<V, Reduction, F>(K)>;
+  static constexpr program_plan plan = plan_of<B, program_shape<V, Reduction, F>(K)>;
   static constexpr bool shares_loop = plan.order == row_order::lookahead;
   static constexpr std::size_t R = plan.rows, most = plan.group_rows;
   static_assert(most <= plain_rows);
   using worker = row_worker<B, A, std::conditional_t<shares_loop, side_work, prefetching<plan.map_prefetches>>>;
-  using totals = std::array<std::conditional_t<shares_loop, double, A>, Reduction::template sums<B>>;
+  using totals = std::conditional_t<shares_loop, std::array<double, Reduction::template sums<B>>,
+                                    decltype(std::declval<Reduction>().template total<B, A, plan.prefetches>(0, 0, 1))>;
 
  public:
   // Without sums row.partial(k) has no memory.
-  partial_tasks_of(std::size_t rows, std::size_t tasks, std::size_t cols, const Reduction& reduction, const F& fn,
-                   bool makes_sums)
+  program_tasks(std::size_t rows, std::size_t per_task, std::size_t cols, const Reduction& reduction, const F& fn,
+                bool makes_sums)
       : reduction_(reduction),
         fn_(fn),
         rows_(rows),
         cols_(cols),
-        per_task_(rows_per_partial(rows, tasks)),
+        per_task_(per_task),
         stride_(makes_sums ? workspace::padded<A>(cols) : 0),
         sums_(makes_sums ? rows_per_sum(per_task_) * K : 0) {
     const std::size_t fitting =
@@ -94,7 +95,7 @@ class partial_tasks_of {
       while (k + R <= n && together()) k += R;
     }
     for (; k < n; ++k)
-      map_one(worker(first + k, cols_, own, nullptr, stride_).prefetching(ahead_),
+      map_one(worker({first + k, 0, 1, ahead_, plan.prefetches}, cols_, {own, nullptr, stride_}),
               Reduction::template value<A>(now[k]));
   }
 
@@ -107,11 +108,11 @@ class partial_tasks_of {
         if constexpr (shares_loop) {
           // The last rows reduce themselves, for nothing.
           const std::size_t later = i + group_ < end ? i + group_ : i;
-          map_one(worker(i, width, own, nullptr, stride_, column,
+          map_one(worker({i, column}, width, {own, nullptr, stride_},
                          reduction_.template side_work<B>(later, column, next[k].data())),
                   Reduction::template value<A>(now[k]));
         } else {
-          map_one(worker(i, width, own, nullptr, stride_, column), Reduction::template value<A>(now[k]));
+          map_one(worker({i, column}, width, {own, nullptr, stride_}), Reduction::template value<A>(now[k]));
         }
       }
   }
@@ -138,13 +139,18 @@ class partial_tasks_of {
 template <class B, class A, class Reduction, class F, class... T>
 void run_with_sums(context& ctx, rows_of_all of, std::size_t cols, bool makes_sums, Reduction reduction, F fn,
                    parameter_gradient<T>... out) {
-  const std::size_t tasks = partial_tasks<B>(of), row = workspace::padded<A>(cols);
-  const partial_tasks_of<B, A, Reduction, F, sizeof...(T)> program(of.count, tasks, cols, reduction, fn, makes_sums);
+  // Without sums, tasks are those of any other loop over rows.
+  constexpr bool any_tasks = sizeof...(T) == 0 && Reduction::reduction != reduction_kind::declared;
+  const std::size_t partials_of = partial_tasks<B>(of), row = workspace::padded<A>(cols);
+  const std::size_t per_task = any_tasks ? rows_per_task<B>(of.count, cols) : rows_per_partial(of.count, partials_of);
+  const std::size_t tasks = any_tasks ? tigon::detail::ceil_div(of.count, per_task) : partials_of;
+  const program_tasks<B, A, Reduction, F, sizeof...(T)> program(of.count, per_task, cols, reduction, fn, makes_sums);
   const std::size_t sums = program.sums();
   workspace::frame frame(ctx.workspace());
   A* partials = nullptr;
   if constexpr (sizeof...(T) != 0)
     if (makes_sums) partials = half_a_page_on(frame.template take<A>(tasks * sums * row + page / sizeof(A)));
+  static_assert(tigon::detail::loops_on_host<B>());
   ctx.executor().run(tasks, [&](std::size_t task, std::size_t) TIGON_FLATTEN {
     program.run(task, partials + task * sums * row);
     stream_fence();
@@ -160,14 +166,12 @@ void run_with_partials(context& ctx, rows_of_all of, std::size_t cols, Reduction
 }  // namespace detail
 
 template <class B, class A, class F, class... T>
-void for_rows_with_partials(context& ctx, rows_of_all rows, std::size_t cols, F fn, parameter_gradient<T>... out) {
-  detail::run_with_sums<B, A>(ctx, rows, cols, ((out.out.data != nullptr) || ...), detail::imperative_reduction{}, fn,
-                              out...);
-}
-
-template <class B, class A, class F, class... T>
-void for_row_parts_with_partials(context& ctx, rows_of_all rows, std::size_t cols, F fn, parameter_gradient<T>... out) {
-  detail::run_with_sums<B, A>(ctx, rows, cols, ((out.out.data != nullptr) || ...), detail::no_reduction{}, fn, out...);
+void for_rows(context& ctx, rows_of_all rows, std::size_t cols, adds_to<T...> gradients, F fn) {
+  std::apply(
+      [&](auto... g) {
+        detail::run_with_sums<B, A>(ctx, rows, cols, gradients.wanted(), detail::imperative_reduction{}, fn, g...);
+      },
+      gradients.g);
 }
 
 }  // namespace TIGON_ABI

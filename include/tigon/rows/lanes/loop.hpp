@@ -3,7 +3,7 @@
 //
 //   step        U vectors of columns, U = B::row.unroll, whose operations are independent of one another
 //   block       the steps after which a reduction folds its accumulators into a total, and totals in pairs
-//   tail        columns that no step covers, with vectors that are not full
+//   tail        columns that no step covers: the same step, of one vector, which ignores the lanes behind the last of them
 //   head        columns before the first at which a vector of the output is aligned, where it is stored past the caches
 //   side work   what a map does beside its own work in every step: prefetching, or the reduction of a later row
 #ifndef TIGON_ROWS_LANES_LOOP_HPP
@@ -12,6 +12,7 @@
 #include <tigon/backend/backend.hpp>
 #include <tigon/rows/lanes/sinks.hpp>
 #include <tigon/rows/lanes/sources.hpp>
+#include <tigon/simd/registers.hpp>
 
 #include <algorithm>
 #include <cstddef>
@@ -30,7 +31,6 @@ struct prefetching {
   struct state {};
   template <std::size_t>
   TIGON_INLINE void run(std::size_t) const {}
-  TIGON_INLINE void add_n(state&, std::size_t, std::size_t) const {}
   template <std::size_t U>
   TIGON_INLINE void finish(const state (&)[U]) const {}
 };
@@ -134,11 +134,11 @@ class pairwise {
 template <class P>
 class pairwise<P, false> {};
 
-// The loop. From column `head` on, step(j) takes Step columns at a time, forwards or backwards; begin() and end() come
-// around every Block of them, 0 for all. tail(j, n) takes the rest, n <= Lanes, and what is before `head`.
-template <std::size_t Step, std::size_t Block, std::size_t Lanes, class Begin, class OneStep, class End, class Tail>
-TIGON_INLINE void for_columns(std::size_t head, std::size_t cols, bool backwards, Begin begin, OneStep step, End end,
-                              Tail tail) {
+// The loop. From column `head` on, step(j, ignore_none) takes Step columns at a time, forwards or backwards; begin() and
+// end() come around every Block of them, 0 for all. step(j, ignore_from{n}) takes the rest, n <= Lanes, and what is before
+// `head`.
+template <std::size_t Step, std::size_t Block, std::size_t Lanes, class Begin, class OneStep, class End>
+TIGON_INLINE void for_columns(std::size_t head, std::size_t cols, bool backwards, Begin begin, OneStep step, End end) {
   const std::size_t last = head + (cols - head) / Step * Step;
   const std::size_t stride = backwards ? std::size_t{0} - Step : Step;
   std::size_t j = backwards ? last - Step : head;
@@ -146,24 +146,27 @@ TIGON_INLINE void for_columns(std::size_t head, std::size_t cols, bool backwards
     const std::size_t count = Block == 0 ? left : std::min(Block, left);
     begin();
     const std::size_t stop = backwards ? j - count : j + count;
-    do step(j), j += stride;
+    do step(j, ignore_none{}), j += stride;
     while (j != stop);
     end();
     left -= count;
   }
   for (std::size_t k = head != 0 ? 0 : last; k < cols;) {
     const std::size_t n = std::min(Lanes, (k < head ? head : cols) - k);
-    tail(k, n);
+    step(k, ignore_from{n});
     k += n;
     if (k == head) k = last;
   }
 }
 // The same forwards from the first column, in one block.
-template <std::size_t Step, std::size_t Lanes, class OneStep, class Tail>
-TIGON_INLINE void for_columns(std::size_t cols, OneStep step, Tail tail) {
+template <std::size_t Step, std::size_t Lanes, class OneStep>
+TIGON_INLINE void for_columns(std::size_t cols, OneStep step) {
   const auto none = []() TIGON_LAMBDA {};
-  for_columns<Step, 0, Lanes>(0, cols, false, none, step, none, tail);
+  for_columns<Step, 0, Lanes>(0, cols, false, none, step, none);
 }
+// Vectors of a step: U, or one that is not full.
+template <class Ignore, std::size_t U>
+inline constexpr std::size_t vectors_of_step = ignores<Ignore> ? 1 : U;
 
 // combine of f(x[j]...) over the columns: independent accumulators, folded into a total after every block, and totals in
 // pairs, so that the rounding error does not grow with the length of the row.
@@ -172,36 +175,34 @@ TIGON_INLINE pack<V, K> reduce_columns(std::size_t cols, pack<V, K> identity, F 
   constexpr std::size_t N = V::size, U = B::row.unroll;
   constexpr std::size_t sets = N > 1 && K > 4 ? std::min<std::size_t>(U, 2) : U;  // what registers hold
   constexpr std::size_t block = 64 * sets * N / (U * N) * (U * N);
-  static constexpr row_plan plan = plan_of<B, pass_shape<row_pass::reduce, V, K, Source...>>;
+  static constexpr reduce_plan plan = plan_of<B, pass_shape<row_pass::reduce, V, K, Source...>>;
   const auto prefetch = [&](auto u, std::size_t j)
                             TIGON_LAMBDA { (prefetch_if_read_again<u * N, B::row.cpu.prefetch_into>(x, j), ...); };
-  [[maybe_unused]] const bool some = plan.reduce_may_prefetch && (is_prefetched(x) || ...);
+  [[maybe_unused]] const bool some = plan.may_prefetch && (is_prefetched(x) || ...);
   pack<V, K> total = identity, acc[sets];
   pairwise<pack<V, K>> totals;
   const auto begin = [&]() TIGON_LAMBDA {
     if (totals.is_due()) totals.add(std::exchange(total, identity), combine);
     unrolled<sets>([&](auto u) TIGON_LAMBDA { acc[u] = identity; });
   };
-  const auto step = [&](std::size_t j) TIGON_LAMBDA {
-    if constexpr (plan.reduce_may_prefetch)
+  const auto step = [&](std::size_t j, auto ignore) TIGON_LAMBDA {
+    constexpr bool whole = !ignores<decltype(ignore)>;
+    if constexpr (whole && plan.may_prefetch)
       if (some) unrolled<U>([&](auto u) TIGON_LAMBDA { prefetch(u, j); });
-    unrolled<U>([&](auto u) TIGON_LAMBDA {
-      if constexpr (plan.reduce_prefetches_far) (prefetch_far<u * N>(x, j), ...);
-      if constexpr (plan.reduce_prefetches) prefetch(u, j);
-      acc[u % sets] = combine(acc[u % sets], f(x.template load<V>(j, u * N)...));
+    unrolled<vectors_of_step<decltype(ignore), U>>([&](auto u) TIGON_LAMBDA {
+      if constexpr (whole && plan.prefetches_far) (prefetch_far<u * N>(x, j), ...);
+      if constexpr (whole && plan.prefetches) prefetch(u, j);
+      pack<V, K> r = f(x.template load<V>(j, u * N, ignore)...);
+      unrolled<K>([&](auto k) TIGON_LAMBDA { r.v[k] = kept(r.v[k], identity.v[k], ignore); });
+      pack<V, K>& sum = whole ? acc[u % sets] : total;
+      sum = combine(sum, r);
     });
   };
   const auto end = [&]() TIGON_LAMBDA {
     halve<sets>([&](auto u, auto width) TIGON_LAMBDA { acc[u] = combine(acc[u], acc[u + width]); });
     total = combine(total, acc[0]);
   };
-  const auto tail = [&](std::size_t j, std::size_t n) TIGON_LAMBDA {
-    const auto inside = V::iota() < V(static_cast<typename V::value_type>(n));
-    pack<V, K> rest = f(x.template load_n<V>(j, n)...);
-    unrolled<K>([&](auto k) TIGON_LAMBDA { rest.v[k] = select(inside, rest.v[k], identity.v[k]); });
-    total = combine(total, rest);
-  };
-  for_columns<U * N, block, N>(0, cols, false, begin, step, end, tail);
+  for_columns<U * N, block, N>(0, cols, false, begin, step, end);
   return totals.with(total, combine);
 }
 
@@ -265,13 +266,13 @@ template <class B, class V, std::size_t K, std::size_t Maxima, class SideWork, c
 TIGON_INLINE auto map_columns(map_course on, const SideWork& side, std::tuple<Sink...> y, F f, Source... x) {
   constexpr std::size_t N = V::size, U = B::row.unroll, W = (Sink::results + ...);
   constexpr std::size_t block = K == 0 ? 0 : 64 * U * N;
-  static constexpr row_plan plan = plan_of<B, pass_shape<row_pass::map, V, K, Source...>>;
+  static constexpr map_plan plan = plan_of<B, pass_shape<row_pass::map, V, K, Source...>>;
   using R = decltype(as_pack(f(x.template load<V>(0)...)));
   static_assert(pack_size<R> == W + K, "tigon: a map returns one vector for every output");
   using results = map_results<V, W, K, Maxima>;
   const auto join = [](auto a, const auto& b) TIGON_LAMBDA { return results::join(a, b); };
   const auto barrier = []() TIGON_LAMBDA {
-    if constexpr (plan.in_order) asm volatile("" ::: "memory");
+    if constexpr (plan.in_order) order_barrier();
   };
   const auto prefetch = [&](std::size_t j) TIGON_LAMBDA {
     if constexpr (SideWork::prefetches) {
@@ -291,24 +292,33 @@ TIGON_INLINE auto map_columns(map_course on, const SideWork& side, std::tuple<Si
       unrolled<U>([&](auto u) TIGON_LAMBDA { acc[u] = results::none(); });
     }
   };
-  const auto step = [&](std::size_t j) TIGON_LAMBDA {
-    R r[U];
-    if constexpr (plan.in_order) prefetch(j);
-    unrolled<U>([&](auto u) TIGON_LAMBDA {
-      barrier();
-      r[u] = as_pack(f(x.template load<V>(j, u * N)...));
+  const auto step = [&](std::size_t j, auto ignore) TIGON_LAMBDA {
+    constexpr bool whole = !ignores<decltype(ignore)>;
+    constexpr std::size_t count = vectors_of_step<decltype(ignore), U>;
+    R r[count];
+    if constexpr (whole && plan.in_order) prefetch(j);
+    unrolled<count>([&](auto u) TIGON_LAMBDA {
+      if constexpr (whole) barrier();
+      r[u] = as_pack(f(x.template load<V>(j, u * N, ignore)...));
     });
-    barrier();
+    if constexpr (whole) barrier();
     // Here, as where nothing is written, so that compilers contract products and sums alike.
-    if constexpr (K != 0) unrolled<U>([&](auto u) TIGON_LAMBDA { acc[u] = results::join(acc[u], results::of(r[u])); });
-    if constexpr (SideWork::reduces) unrolled<U>([&](auto u) TIGON_LAMBDA { side.add(beside[u], j, u * N); });
-    if constexpr (!plan.in_order) prefetch(j);
+    if constexpr (K != 0)
+      unrolled<count>([&](auto u) TIGON_LAMBDA {
+        auto reduced = results::of(r[u]);
+        unrolled<K>([&](auto k) TIGON_LAMBDA { reduced.v[k] = kept(reduced.v[k], results::identity(k), ignore); });
+        auto& sum = whole ? acc[u] : total;
+        sum = results::join(sum, reduced);
+      });
+    if constexpr (SideWork::reduces)
+      unrolled<count>([&](auto u) TIGON_LAMBDA { side.add(beside[u], j, u * N, ignore); });
+    if constexpr (whole && !plan.in_order) prefetch(j);
     // One body for both kinds of stores: a branch that is always taken alike costs less than compiling f twice.
     each_sink(y, [&](auto out, auto k) TIGON_LAMBDA {
-      if (V::size > 1 && (on.streamed >> k & 1) != 0)
-        out.template put<V::size != 1>(r, k, j);
+      if (V::size > 1 && whole && (on.streamed >> k & 1) != 0)
+        out.template put<V::size != 1 && whole>(r, k, j, ignore);
       else
-        out.template put<false>(r, k, j);
+        out.template put<false>(r, k, j, ignore);
     });
   };
   const auto end = [&]() TIGON_LAMBDA {
@@ -317,18 +327,7 @@ TIGON_INLINE auto map_columns(map_course on, const SideWork& side, std::tuple<Si
       total = results::join(total, acc[0]);
     }
   };
-  const auto tail = [&](std::size_t j, std::size_t n) TIGON_LAMBDA {
-    side.add_n(beside[0], j, n);
-    R r = as_pack(f(x.template load_n<V>(j, n)...));
-    each_sink(y, [&](auto out, auto k) TIGON_LAMBDA { out.put_n(r, k, j, n); });
-    if constexpr (K != 0) {
-      const auto inside = V::iota() < V(static_cast<typename V::value_type>(n));
-      auto rest = results::of(r);
-      unrolled<K>([&](auto k) TIGON_LAMBDA { rest.v[k] = select(inside, rest.v[k], results::identity(k)); });
-      total = results::join(total, rest);
-    }
-  };
-  for_columns<U * N, block, N>(on.head, on.cols, on.backwards, begin, step, end, tail);
+  for_columns<U * N, block, N>(on.head, on.cols, on.backwards, begin, step, end);
   side.finish(beside);
   if constexpr (K != 0)
     return totals.with(total, join);

@@ -106,53 +106,44 @@ TIGON_INLINE bool map_together(std::size_t cols, const std::array<Sink, R>& y, c
       unrolled<U>([&](auto u) TIGON_LAMBDA {
         unrolled<R>([&](auto r) TIGON_LAMBDA { ahead[r][u] = rows.begun(r, 0, u * N); });
       });
-  const auto step = [&](std::size_t j) TIGON_LAMBDA {
-    if constexpr (Prefetches) rows.template prefetch<B::row.cpu.prefetch_into>(j);
-    pack<V, 1> out[R][U];
-    typename step_of::sums acc[U];
+  const auto step = [&](std::size_t j, auto ignore) TIGON_LAMBDA {
+    constexpr bool whole = !ignores<decltype(ignore)>, prepared = whole && is_prepared<F>;
+    constexpr std::size_t count = vectors_of_step<decltype(ignore), U>;
+    if constexpr (whole && Prefetches) rows.template prefetch<B::row.cpu.prefetch_into>(j);
+    pack<V, 1> out[R][count];
+    typename step_of::sums acc[count];
     [[maybe_unused]] const std::size_t next = j + 2 * U * N <= cols ? j + U * N : j;
     const auto keep_sums = [&]([[maybe_unused]] auto u) TIGON_LAMBDA {
       std::size_t k = 0;
-      (store(acc[u].v[k++], sums + j + u * N), ...);
+      (store(acc[u].v[k++], sums + j + u * N, ignore), ...);
     };
-    unrolled<U>([&](auto u) TIGON_LAMBDA {
-      acc[u] = {{load<V>(sums + j + u * N)...}};
+    unrolled<count>([&](auto u) TIGON_LAMBDA {
+      acc[u] = {{load<V>(sums + j + u * N, ignore)...}};
       unrolled<R>([&](auto r) TIGON_LAMBDA {
-        const auto load = [&](auto from) TIGON_LAMBDA { return from.template load<V>(j, u * N); };
+        const auto load = [&](auto from) TIGON_LAMBDA { return from.template load<V>(j, u * N, ignore); };
         const auto v = [&]() TIGON_LAMBDA {
-          if constexpr (is_prepared<F>)
+          if constexpr (prepared)
             return rows.finished(r, ahead[r][u], load, acc[u]);
           else
             return rows.call(r, load, acc[u]);
         }();
         out[r][u].v[0] = v.v[0];
         unrolled<K>([&](auto k) TIGON_LAMBDA { acc[u].v[k] = v.v[k + 1]; });
-        if constexpr (is_prepared<F>) {
+        if constexpr (prepared) {
           ahead[r][u] = rows.begun(r, next, u * N);
-          asm volatile("");  // as it is written: mixed with what follows, the chain is as long as before
+          order_barrier();  // as it is written: mixed with what follows, the chain is as long as before
         }
       });
       if constexpr (!mixes) keep_sums(u);
     });
-    if constexpr (mixes) unrolled<U>(keep_sums);
+    if constexpr (mixes) unrolled<count>(keep_sums);
     constexpr std::integral_constant<std::size_t, 0> k{};
-    if (wanted)
-      unrolled<R>([&](auto r) TIGON_LAMBDA { y[r].template put<true>(out[r], k, j); });
+    if (whole && wanted)
+      unrolled<R>([&](auto r) TIGON_LAMBDA { y[r].template put<whole>(out[r], k, j, ignore); });
     else
-      unrolled<R>([&](auto r) TIGON_LAMBDA { y[r].template put<false>(out[r], k, j); });
+      unrolled<R>([&](auto r) TIGON_LAMBDA { y[r].template put<false>(out[r], k, j, ignore); });
   };
-  const auto tail = [&](std::size_t j, std::size_t n) TIGON_LAMBDA {
-    typename step_of::sums acc{{load_n<V>(sums + j, n)...}};
-    unrolled<R>([&](auto r) TIGON_LAMBDA {
-      const auto v = rows.call(
-          r, [&](auto from) TIGON_LAMBDA { return from.template load_n<V>(j, n); }, acc);
-      unrolled<K>([&](auto k) TIGON_LAMBDA { acc.v[k] = v.v[k + 1]; });
-      y[r].store_n(v.v[0], j, n);
-    });
-    std::size_t k = 0;
-    (store_n(acc.v[k++], sums + j, n), ...);
-  };
-  for_columns<U * N, N>(cols, step, tail);
+  for_columns<U * N, N>(cols, step);
   return true;
 }
 

@@ -107,15 +107,15 @@ struct partial_rows {
   void combine(std::size_t begin, std::size_t end) const {
     if (g.out.data == nullptr) return;
     constexpr std::size_t U = 4, N = V::size;
-    for_columns<U * N, N>(
-        end - begin, [&](std::size_t j) TIGON_LAMBDA { strip<U>(begin + j, U * N); },
-        [&](std::size_t j, std::size_t n) TIGON_LAMBDA { strip<1>(begin + j, n); });
+    for_columns<U * N, N>(end - begin, [&](std::size_t j, auto ignore) TIGON_LAMBDA {
+      strip<vectors_of_step<decltype(ignore), U>>(begin + j, ignore);
+    });
   }
 
  private:
   // U vectors of columns, or what is left of one.
-  template <std::size_t U>
-  TIGON_INLINE void strip(std::size_t j, std::size_t n) const {
+  template <std::size_t U, class Ignore>
+  TIGON_INLINE void strip(std::size_t j, Ignore ignore) const {
     using vectors = pack<V, U>;
     const auto add = [](vectors& to, const vectors& from)
                          TIGON_LAMBDA { unrolled<U>([&](auto u) TIGON_LAMBDA { to.v[u] = from.v[u] + to.v[u]; }); };
@@ -133,10 +133,7 @@ struct partial_rows {
     while (used > 0) add(total, level[--used]);
     unrolled<U>([&](auto u) TIGON_LAMBDA {
       T* const to = g.out.data + j + u * V::size;
-      if (n >= V::size)
-        store(g.mode == gradient::accumulate ? load<V>(to) + total.v[u] : total.v[u], to);
-      else
-        store_n(g.mode == gradient::accumulate ? load_n<V>(to, n) + total.v[u] : total.v[u], to, n);
+      store(g.mode == gradient::accumulate ? load<V>(to, ignore) + total.v[u] : total.v[u], to, ignore);
     });
   }
 };
@@ -147,6 +144,7 @@ void combine_partial_rows(context& ctx, std::size_t cols, const A* partials, std
                           parameter_gradient<T>... out) {
   const std::size_t row = workspace::padded<A>(cols);
   constexpr std::size_t width = 1024;  // columns of a task: a whole number of vectors of every engine
+  static_assert(tigon::detail::loops_on_host<B>());
   ctx.executor().run(tigon::detail::ceil_div(cols, width), [&](std::size_t task, std::size_t) {
     [[maybe_unused]] const std::size_t begin = task * width, end = std::min(cols, begin + width);
     std::size_t k = 0;

@@ -3,7 +3,6 @@
 #define TIGON_ROWS_LANES_PROGRAMS_HPP
 
 #include <tigon/rows/driver.hpp>
-#include <tigon/rows/lanes/below_max.hpp>
 #include <tigon/rows/lanes/gradients.hpp>
 
 #include <tuple>
@@ -14,44 +13,13 @@ inline namespace TIGON_ABI {
 namespace detail {
 
 // The rows of a program, and of all that run beside it, if they are given.
-inline rows_of_all rows_beside(std::size_t rows) { return rows; }
-template <class... Rest>
-TIGON_INLINE rows_of_all rows_beside(std::size_t, rows_of_all given, Rest...) {
-  return given;
-}
-template <class First, class... Rest>
-TIGON_INLINE rows_of_all rows_beside(std::size_t rows, First, Rest... rest) {
-  return rows_beside(rows, rest...);
-}
-
-// Rows that share a row of an operand, the same number for all such operands; all rows, if there is none.
-inline std::size_t group_size(std::size_t rows) { return rows; }
-template <class Operand, class... Rest>
-TIGON_INLINE std::size_t group_size(std::size_t, row_of_group<Operand> shared, Rest...) {
-  return shared.rows;
-}
-template <class First, class... Rest>
-TIGON_INLINE std::size_t group_size(std::size_t rows, First, Rest... rest) {
-  return group_size(rows, rest...);
-}
-// The operand of a group of rows.
-template <class T>
-TIGON_INLINE vector_view<T> vector_of(matrix_view<T> m, std::size_t i) {
-  if (m.data == nullptr) return {};
-  return {m.row(i), m.cols};
-}
-template <class Operand, int Value>
-TIGON_INLINE auto vector_of(given_or<Operand, Value> o, std::size_t i) {
-  using row = decltype(vector_of(o.operand, i));
-  return given_or<row, Value>(vector_of(o.operand, i));
-}
-template <class X>
-TIGON_INLINE X of_group(X x, std::size_t) {
-  return x;
-}
-template <class Operand>
-TIGON_INLINE auto of_group(row_of_group<Operand> shared, std::size_t group) {
-  return vector_of(shared.operand, group);
+template <class... Group>
+TIGON_INLINE rows_of_all rows_beside(rows_of_all rows, Group... groups) {
+  [[maybe_unused]] const auto take = [&](auto group) {
+    if constexpr (std::same_as<decltype(group), rows_of_all>) rows = group;
+  };
+  (take(groups), ...);
+  return rows;
 }
 
 template <class Y>
@@ -64,45 +32,28 @@ TIGON_INLINE writes<Y...> sole_output(writes<Y...> out) {
 }
 
 // A row of zeros in each output.
-template <class Row, class T>
-TIGON_INLINE void clear_output(const Row& row, matrix_view<T> y) {
-  row.map(reads(constant(accumulator_t<T>(0))), writes(y), [](auto zero) TIGON_LAMBDA { return zero; });
-}
-template <class Row, class Output>
-TIGON_INLINE void clear_output(const Row& row, often_zero<Output> y) {
-  clear_output(row, y.output);
-}
 template <class Row, class... Y>
 TIGON_INLINE void clear_outputs(const Row& row, const std::tuple<Y...>& outputs) {
-  std::apply([&](auto... y) TIGON_LAMBDA { (clear_output(row, y), ...); }, outputs);
+  const auto clear = [&](auto y)
+                         TIGON_LAMBDA { row.map(reads(constant(0.0f)), writes(y), [](auto zero) { return zero; }); };
+  std::apply([&](auto... y) TIGON_LAMBDA { (clear(y), ...); }, outputs);
 }
 
 // map behind the value of the row, if there is one.
 template <class P, class... Value>
-struct row_mapping;
-template <class P, class Value>
-struct row_mapping<P, Value> {
+struct row_mapping {
   P p;
-  Value value;
+  std::tuple<Value...> value;
 
   template <class... V>
   TIGON_INLINE auto operator()(V... x) const {
-    return as_pack(p.map(value, x...));
+    return detail::apply([&](const auto&... of_row) TIGON_LAMBDA { return as_pack(p.map(of_row..., x...)); }, value);
   }
   TIGON_INLINE bool skipped() const {
-    if constexpr (skips_rows<P, Value>)
-      return p.skips(value);
+    if constexpr (skips_rows<P, Value...>)
+      return p.skips(std::get<0>(value));
     else
       return false;
-  }
-};
-template <class P>
-struct row_mapping<P> {
-  P p;
-
-  template <class... V>
-  TIGON_INLINE auto operator()(V... x) const {
-    return as_pack(p.map(x...));
   }
 };
 template <class V, class P, class... Value>
@@ -112,7 +63,7 @@ TIGON_INLINE auto mapping(const P& p, const Value&... value) {
                         [=](auto prepared, auto... x)
                             TIGON_LAMBDA { return as_pack(p.map(value..., prepared, x...)); }};
   else
-    return row_mapping<P, Value...>{p, value...};
+    return row_mapping<P, Value...>{p, {value...}};
 }
 
 template <class Group>
@@ -136,6 +87,12 @@ TIGON_INLINE auto reduced_first(X x) {
     return x;
 }
 
+// An operand of a map of rows that were just reduced.
+template <class... X>
+TIGON_INLINE std::tuple<cached<X>...> just_read(std::tuple<X...> operands) {
+  return std::apply([](auto... x) TIGON_LAMBDA { return std::tuple(cached<X>{x}...); }, operands);
+}
+
 // Matrices that map alone reads: the reduction pulls them into the cache with its own.
 template <class X>
 TIGON_INLINE auto touched_matrix(X x) {
@@ -157,14 +114,14 @@ TIGON_INLINE bool begins_with(matrix_view<T> y, X x) {
 
 // The plan of a program with an output that needs no reduction.
 template <class B, class V, class T, std::size_t Sums, class Out, class... X>
-inline constexpr row_plan direct_plan = plan_of<B, row_shape{.pass = row_pass::program,
-                                                             .matrices = matrices_of<X...>,
-                                                             .vectors = sizeof...(X) - matrices_of<X...>,
-                                                             .sums = Sums,
-                                                             .element_bytes = sizeof(T),
-                                                             .lanes = V::size,
-                                                             .reduction = reduction_kind::imperative,
-                                                             .outputs = 1 + output_rows<Out>}>;
+inline constexpr program_plan direct_plan = plan_of<B, row_shape{.pass = row_pass::program,
+                                                                 .matrices = matrices_of<X...>,
+                                                                 .vectors = sizeof...(X) - matrices_of<X...>,
+                                                                 .sums = Sums,
+                                                                 .element_bytes = sizeof(T),
+                                                                 .lanes = V::size,
+                                                                 .reduction = reduction_kind::imperative,
+                                                                 .outputs = 1 + output_rows<Out>}>;
 
 // Whether there are rows and each begins at a cache line: a sum that map_sum makes while it writes them has the bits of
 // one that is made alone, whether they are written past the caches or not.
@@ -200,64 +157,49 @@ TIGON_INLINE void map_with_partials(const Row& row, const std::tuple<X...>& x, c
       operands);
 }
 
-// One row at a time. An output that needs no reduction is stored by the first pass where the plan says so.
-template <class B, class Bound, class... X, class... M, class... Y, class T>
-void reduce_map_direct(context& ctx, const Bound& bound, reads<X...> in, map_reads<M...> more, writes<Y...> out,
-                       reduce_writes<matrix_view<T>> direct, extents of) {
-  using V = vec_of<B, X...>;
-  constexpr row_plan plan = direct_plan<B, V, T, 0, writes<Y...>, X..., M...>;
-  const matrix_view<T> first = std::get<0>(direct.y);
-  const auto operands = std::tuple_cat(in.x, more.x);
-  const auto both = std::tuple_cat(direct.y, out.y);
-  const auto again = std::apply([](auto... x) { return reads(reduced_first(x)...); }, in.x);
-  constexpr std::index_sequence<> no_partials;
-  [[maybe_unused]] const bool early = reduction_may_write(first, std::tuple_cat(operands, out.y));
-  for_rows<B, typename V::value_type>(ctx, of.rows, of.cols, [=] TIGON_FN(auto row) {
-    if constexpr (plan.reduce_writes) {
-      if (early) {
-        const auto sum = reduced_and_written(bound, row, in, writes(first));
-        map_with_partials(row, operands, out.y, mapping<V>(bound.p, bound.value_after(row, sum, in)), no_partials);
-        return;
-      }
-    }
-    const auto of_row = mapping<V>(bound.p, bound.value_of(row, again));
-    map_with_partials(row, operands, both, direct_and_map<sizeof...(X), std::remove_const_t<decltype(of_row)>>{of_row},
-                      no_partials);
-  });
-}
-
-// The same with parameter gradients.
 struct extents_of_all {
   rows_of_all rows;
   std::size_t cols;
 };
-template <class B, class Bound, class... X, class... M, class... Y, class T, class... G>
-void reduce_map_direct_adding(context& ctx, const Bound& bound, reads<X...> in, map_reads<M...> more, writes<Y...> out,
-                              reduce_writes<matrix_view<T>> direct, adds_to<G...> gradients, extents_of_all of) {
+
+// An output that needs no reduction is stored by the first pass where the plan says so, otherwise by the map. Declared: a
+// reduction that may share a loop with the map, as in reduce_and_map.
+template <class B, bool Declared, class Bound, class... X, class... M, class... Y, class T, class... G>
+void reduce_map_direct(context& ctx, const Bound& bound, reads<X...> in, map_reads<M...> more, writes<Y...> out,
+                       reduce_writes<matrix_view<T>> direct, adds_to<G...> gradients, extents_of_all of) {
   using V = vec_of<B, X...>;
-  using A = typename V::value_type;
-  constexpr row_plan plan = direct_plan<B, V, T, sizeof...(G), writes<Y...>, X..., M...>;
+  constexpr program_plan plan = direct_plan<B, V, T, sizeof...(G), writes<Y...>, X..., M...>;
   const matrix_view<T> first = std::get<0>(direct.y);
   const auto operands = std::tuple_cat(in.x, more.x);
   const auto both = std::tuple_cat(direct.y, out.y);
   constexpr std::make_index_sequence<sizeof...(G)> partials;
   const auto run = [&](auto reduction, auto program) {
-    std::apply([&](auto... g) { run_with_partials<B, A>(ctx, of.rows, of.cols, reduction, program, g...); },
-               gradients.g);
+    std::apply(
+        [&](auto... g) {
+          run_with_partials<B, typename V::value_type>(ctx, of.rows, of.cols, reduction, program, g...);
+        },
+        gradients.g);
   };
   if constexpr (plan.reduce_writes)
     if (reduction_may_write(first, std::tuple_cat(operands, out.y)))
       return run(imperative_reduction{}, [=] TIGON_FN(auto row) {
         const auto sum = reduced_and_written(bound, row, in, writes(first));
-        map_with_partials(row, operands, out.y, mapping<V>(bound.p, bound.finished(row.i, sum)), partials);
+        map_with_partials(row, operands, out.y, mapping<V>(bound.p, bound.value_after(row, sum, in)), partials);
       });
-  const auto reduction = [=](std::size_t i) TIGON_LAMBDA { return bound.template reduction<sizeof...(X)>(i); };
-  run(std::apply([&](auto... x) { return declared_reduction(reduction, x...); }, in.x),
-      [=] TIGON_FN(auto row, auto sum) {
-        const auto of_row = mapping<V>(bound.p, bound.finished(row.i, sum));
-        map_with_partials(row, operands, both,
-                          direct_and_map<sizeof...(X), std::remove_const_t<decltype(of_row)>>{of_row}, partials);
-      });
+  const auto map = [=](const auto& row, const auto& from, auto value) TIGON_LAMBDA {
+    const auto of_row = mapping<V>(bound.p, value);
+    map_with_partials(row, from, both, direct_and_map<sizeof...(X), std::remove_const_t<decltype(of_row)>>{of_row},
+                      partials);
+  };
+  if constexpr (Declared) {
+    const auto reduction = [=](std::size_t i) TIGON_LAMBDA { return bound.template reduction<sizeof...(X)>(i); };
+    run(std::apply([&](auto... x) { return declared_reduction(reduction, x...); }, in.x),
+        [=] TIGON_FN(auto row, auto sum) { map(row, operands, bound.finished(row.i, sum)); });
+  } else {
+    const auto again = std::apply([](auto... x) { return reads(reduced_first(x)...); }, in.x);
+    run(imperative_reduction{},
+        [=] TIGON_FN(auto row) { map(row, std::tuple_cat(just_read(in.x), more.x), bound.value_of(row, again)); });
+  }
 }
 
 // The map of a program: map_of(i, what the reduction made) is its function for row i.
@@ -281,35 +223,29 @@ void reduce_rows(context& ctx, const Bound& bound, reads<X...> in, reduce_writes
   });
 }
 
-template <class B, class Bound, class... X, class... M, class... Y>
-void reduce_map_rows(context& ctx, const Bound& bound, reads<X...> in, map_reads<M...> more, writes<Y...> out,
-                     extents of) {
+// A reduction and a map. A reduction that is declared may share a loop with the map; others are made row by row.
+template <class B, bool Declared, class Bound, class... X, class... M, class... Y, class... T>
+void reduce_and_map(context& ctx, const Bound& bound, reads<X...> in, map_reads<M...> more, writes<Y...> out,
+                    adds_to<T...> gradients, extents_of_all of) {
   using V = vec_of<B, X...>;
-  const auto again = std::apply([](auto... x) { return reads(reduced_first(x)...); }, in.x);
-  const auto value = [=] TIGON_FN(const auto& row) { return bound.value_of(row, again); };
-  const auto map_of = [=](std::size_t, auto of_row) TIGON_LAMBDA { return mapping<V>(bound.p, of_row); };
-  const auto maps_of = [=](std::size_t group) TIGON_LAMBDA {
-    const auto shared =
-        std::apply([=](auto... m) TIGON_LAMBDA { return std::make_tuple(of_group(m, group)...); }, more.x);
-    return map_program(map_of, out, std::tuple_cat(in.x, shared));
+  const auto run = [&](auto reduction, auto map) {
+    std::apply(
+        [&](auto... g) { run_with_partials<B, typename V::value_type>(ctx, of.rows, of.cols, reduction, map, g...); },
+        gradients.g);
   };
-  std::size_t size = std::apply([&](auto... m) { return group_size(of.rows, m...); }, more.x);  // not const: nvcc
-  const grouped_rows rows{of.rows, std::max<std::size_t>(size, 1)};
-  map_groups<B, typename V::value_type>(ctx, rows, of.cols, value, maps_of);
-}
-
-template <class B, class Bound, class... X, class... M, class... Y, class... T>
-void reduce_map_adding(context& ctx, const Bound& bound, reads<X...> in, map_reads<M...> more, writes<Y...> out,
-                       adds_to<T...> gradients, rows_of_all rows, std::size_t cols) {
-  using V = vec_of<B, X...>;
-  const auto touched = std::apply([](auto... m) { return std::tuple_cat(touched_matrix(m)...); }, more.x);
-  const auto reduction = [=](std::size_t i) TIGON_LAMBDA { return bound.template reduction<sizeof...(X)>(i); };
-  const auto sums =
-      std::apply([&](auto... x) { return declared_reduction(reduction, x...); }, std::tuple_cat(in.x, touched));
-  const auto map_of = [=](std::size_t i, auto sum) TIGON_LAMBDA { return mapping<V>(bound.p, bound.finished(i, sum)); };
-  const auto maps = map_program(map_of, out, std::tuple_cat(in.x, more.x));
-  std::apply([&](auto... g) { run_with_partials<B, typename V::value_type>(ctx, rows, cols, sums, maps, g...); },
-             gradients.g);
+  if constexpr (Declared) {
+    const auto touched = std::apply([](auto... m) { return std::tuple_cat(touched_matrix(m)...); }, more.x);
+    const auto reduction = [=](std::size_t i) TIGON_LAMBDA { return bound.template reduction<sizeof...(X)>(i); };
+    const auto map_of = [=](std::size_t i, auto sum)
+                            TIGON_LAMBDA { return mapping<V>(bound.p, bound.finished(i, sum)); };
+    run(std::apply([&](auto... x) { return declared_reduction(reduction, x...); }, std::tuple_cat(in.x, touched)),
+        map_program(map_of, out, std::tuple_cat(in.x, more.x)));
+  } else {
+    const auto again = std::apply([](auto... x) { return reads(reduced_first(x)...); }, in.x);
+    const auto map_of = [=](std::size_t, auto of_row) TIGON_LAMBDA { return mapping<V>(bound.p, of_row); };
+    run(row_value([=] TIGON_FN(const auto& row) { return bound.value_of(row, again); }),
+        map_program(map_of, out, std::tuple_cat(just_read(in.x), more.x)));
+  }
 }
 
 template <class B>
@@ -329,20 +265,15 @@ void rows_on_lanes<B>::reduce_map(context& ctx, P program, Group... groups) {
   static_assert(!maps || std::tuple_size_v<decltype(kept.flags)> == 0, "tigon: a program with a map keeps all rows");
   if constexpr (!maps)
     reduce_rows<B>(ctx, bound, in, direct, kept, of);
-  else if constexpr (std::tuple_size_v<decltype(direct.y)> != 0 && adds)
-    reduce_map_direct_adding<B>(ctx, bound, in, more, out, direct, gradients, {rows, of.cols});
   else if constexpr (std::tuple_size_v<decltype(direct.y)> != 0)
-    reduce_map_direct<B>(ctx, bound, in, more, out, direct, of);
-  else if constexpr (adds || is_backward(bound, in))
-    reduce_map_adding<B>(ctx, bound, in, more, out, gradients, rows, of.cols);
+    reduce_map_direct<B, adds>(ctx, bound, in, more, out, direct, gradients, {rows, of.cols});
   else
-    reduce_map_rows<B>(ctx, bound, in, more, out, of);
+    reduce_and_map<B, adds || is_backward(bound, in)>(ctx, bound, in, more, out, gradients, {rows, of.cols});
 }
 
 template <class B>
-template <class P, class... X, class... Y, class... T, class... Beside>
-void rows_on_lanes<B>::map_rows(context& ctx, P program, reads<X...> in, writes<Y...> out, adds_to<T...> gradients,
-                                Beside... beside) {
+template <class P, class... X, class... Y, class... Group>
+void rows_on_lanes<B>::map_rows(context& ctx, P program, reads<X...> in, writes<Y...> out, Group... groups) {
   using V =
       write_vec<B, std::tuple<decltype(sink(std::declval<Y>(), {}))...>, decltype(source<B>(std::declval<X>(), {}))...>;
   using A = typename V::value_type;
@@ -350,31 +281,24 @@ void rows_on_lanes<B>::map_rows(context& ctx, P program, reads<X...> in, writes<
   const auto map_of = [=](std::size_t, int) TIGON_LAMBDA { return of_columns; };
   const auto maps = map_program(map_of, out, in.x);
   const extents of = std::apply([](auto... operand) { return first_extents(operand...); }, std::tuple_cat(out.y, in.x));
-  constexpr row_shape shape = program_shape<V, no_reduction, std::remove_const_t<decltype(maps)>>(sizeof...(T));
-  if constexpr (sizeof...(T) != 0)
+  const auto gradients = group<adds_to>(groups...).g;
+  const auto kept = group<kept_rows>(groups...);
+  constexpr std::size_t K = std::tuple_size_v<decltype(gradients)>;
+  constexpr bool keeps_all = std::tuple_size_v<decltype(kept.flags)> == 0;
+  static_assert(K == 0 || keeps_all, "tigon: a program with sums over the rows keeps all rows");
+  constexpr row_shape shape = program_shape<V, no_reduction, std::remove_const_t<decltype(maps)>>(K);
+  if constexpr (K != 0 || (keeps_all && matrices_of<X...> != 0 && plan_of<B, shape>.rows > 1))
     std::apply(
         [&](auto... g) {
-          const rows_of_all rows = rows_beside(of.rows, beside...);
-          run_with_partials<B, A>(ctx, rows, of.cols, no_reduction{}, maps, g...);
+          run_with_partials<B, A>(ctx, rows_beside(of.rows, groups...), of.cols, no_reduction{}, maps, g...);
         },
-        gradients.g);
-  else if constexpr (matrices_of<X...> != 0 && plan_of<B, shape>.rows > 1)
-    map_groups<B, A>(ctx, {of.rows, of.rows}, of.cols, no_reduction{}, [=](std::size_t) TIGON_LAMBDA { return maps; });
+        gradients);
   else
-    for_rows<B, A>(ctx, of.rows, of.cols, [=] TIGON_FN(auto row) { row.map(in, out, of_columns); });
-}
-
-template <class B>
-template <class P, class... X, class... Y, class F>
-void rows_on_lanes<B>::map_rows(context& ctx, P program, reads<X...> in, writes<Y...> out, kept_rows<F> kept) {
-  using V =
-      write_vec<B, std::tuple<decltype(sink(std::declval<Y>(), {}))...>, decltype(source<B>(std::declval<X>(), {}))...>;
-  const auto of_columns = mapping<V>(program);
-  const extents of = std::apply([](auto... operand) { return first_extents(operand...); }, std::tuple_cat(out.y, in.x));
-  for_rows<B, typename V::value_type>(ctx, of.rows, of.cols, [=] TIGON_FN(auto row) {
-    if (!kept.keeps(row.i)) return clear_outputs(row, out.y);
-    row.map(in, out, of_columns);
-  });
+    for_rows<B, A>(ctx, of.rows, of.cols, [=] TIGON_FN(auto row) {
+      if constexpr (!keeps_all)
+        if (!kept.keeps(row.i)) return clear_outputs(row, out.y);
+      row.map(in, out, of_columns);
+    });
 }
 
 }  // namespace detail

@@ -3,43 +3,66 @@
 #define TIGON_ROWS_LANES_ROW_HPP
 
 #include <tigon/backend/backend.hpp>
+#include <tigon/backend/host.hpp>
 #include <tigon/core/context.hpp>
 #include <tigon/core/workspace.hpp>
 #include <tigon/rows/lanes/loop.hpp>
+#include <tigon/rows/program.hpp>
 #include <tigon/simd/math.hpp>
 #include <tigon/simd/vec.hpp>
 
 #include <algorithm>
 #include <array>
-#include <cstdint>
 #include <limits>
 #include <tuple>
+#include <type_traits>
 #include <utility>
 
 namespace tigon::simd {
 inline namespace TIGON_ABI {
-/// The worker of one row. Made by for_rows and its cousins.
+namespace detail {
+template <class S, std::size_t N>
+struct row_array {
+  alignas(64) S data[N];
+  TIGON_INLINE row_array() {}
+  row_array(const row_array&) = delete;
+  TIGON_INLINE vector_view<S> first(std::size_t n) { return {data, n}; }
+};
+// Rows of memory that a worker has: sums over the rows, and scratch.
+template <class A>
+struct own_rows {
+  A* partials = nullptr;
+  A* scratch = nullptr;
+  std::size_t stride = 0;
+};
+}  // namespace detail
+
+/// The worker of one row. Made by for_rows.
 template <class B, class A, class SideWork = detail::prefetching<true>>
 class row_worker {
  public:
   std::size_t i;     ///< index of the row
   std::size_t cols;  ///< width of the row
 
-  TIGON_INLINE row_worker(std::size_t index, std::size_t width, A* partials = nullptr, A* scratch = nullptr,
-                          std::size_t stride = 0, std::size_t first = 0, SideWork side_work = {})
-      : i(index),
-        cols(width),
-        partials_(partials),
-        scratch_(scratch),
-        stride_(stride),
-        at_{index, first},
-        side_work_(side_work) {}
+  TIGON_INLINE row_worker(std::size_t index, std::size_t width) : row_worker(detail::place{index, 0}, width) {}
+  TIGON_INLINE row_worker(detail::place at, std::size_t width, detail::own_rows<A> own = {}, SideWork side_work = {})
+      : i(at.row), cols(width), own_(own), at_(at), side_work_(side_work) {}
 
   /// True for the one worker of this row that writes scalars. Always, on a CPU.
   TIGON_INLINE bool first() const { return true; }
+  /// A number of the row is written, by that worker. The others read it behind sync().
+  template <class S>
+  TIGON_INLINE void save(S& to, std::type_identity_t<S> value) const {
+    to = value;
+  }
+  /// The workers of the row wait for one another. Nothing, on a CPU.
+  TIGON_INLINE void sync() const {}
+  /// Memory of the row for N numbers, not initialised, that lives as long as what is returned.
+  template <class S, std::size_t N>
+  TIGON_INLINE auto array() const {
+    return detail::row_array<S, N>();
+  }
 
-  /// The same worker on a part of the row: a row of `width` columns.
-  TIGON_INLINE row_worker narrow(std::size_t width) const { return part(at_.column, width); }
   /// The same worker on columns [first, first + width): operands and outputs are whole rows still.
   TIGON_INLINE row_worker part(std::size_t first, std::size_t width) const {
     row_worker worker = *this;
@@ -48,85 +71,51 @@ class row_worker {
     return worker;
   }
 
-  /// The same worker on another row of its operands.
-  TIGON_INLINE row_worker on(std::size_t row) const {
+  /// The same worker on another row of its operands. The row that comes next is `ahead` rows further down.
+  TIGON_INLINE row_worker on(std::size_t row, std::size_t ahead = 1) const {
     row_worker worker = *this;
     worker.i = worker.at_.row = row;
-    return worker;
-  }
-
-  /// The same worker, which prefetches the row `ahead` rows further down, not the next.
-  TIGON_INLINE row_worker prefetching(std::size_t ahead) const {
-    row_worker worker = *this;
-    worker.at_.ahead = ahead;
-    worker.leads_ = true;
+    worker.at_.ahead = ahead, worker.at_.leads = ahead != 1;
     return worker;
   }
 
   /// The task's k-th partial row of a parameter gradient; combined over the tasks when all rows are done.
-  TIGON_INLINE vector_view<A> partial(std::size_t k) const { return {partials_ + k * stride_, cols}; }
+  TIGON_INLINE vector_view<A> partial(std::size_t k) const { return {own_.partials + k * own_.stride, cols}; }
   /// The worker's k-th scratch row.
-  TIGON_INLINE vector_view<A> scratch(std::size_t k) const { return {scratch_ + k * stride_, cols}; }
-
-  // The side work of a map of this row, which is not made.
-  TIGON_INLINE void side_work() const { side_work_.template run<B::row.unroll>(cols); }
-
-  /// Prefetches row k of m, to be read or written, where the hardware does not see the rows that come: they are short and
-  /// lie apart, or are visited out of order.
-  template <class T>
-  TIGON_INLINE void prefetch(matrix_view<T> m, std::size_t k) const {
-    for (std::size_t j = 0; j < m.cols; j += 64 / sizeof(T))
-      __builtin_prefetch(m.row(k) + j, std::is_const_v<T> ? 0 : 1, 3);
-  }
+  TIGON_INLINE vector_view<A> scratch(std::size_t k) const { return {own_.scratch + k * own_.stride, cols}; }
 
   /// One element of the row.
-  template <class T>
-  TIGON_INLINE accumulator_t<std::remove_const_t<T>> at(matrix_view<T> m, std::size_t j) const {
-    return static_cast<accumulator_t<std::remove_const_t<T>>>(m.row(i)[j]);
-  }
-  template <class T>
-  TIGON_INLINE accumulator_t<std::remove_const_t<T>> at(vector_view<T> v, std::size_t j) const {
-    return static_cast<accumulator_t<std::remove_const_t<T>>>(v.data[j]);
+  template <class M>
+  TIGON_INLINE auto at(M m, std::size_t j) const {
+    return static_cast<accumulator_t<std::remove_cvref_t<decltype(*row_of(m))>>>(row_of(m)[j]);
   }
   /// Writes one element of the row.
-  template <class T>
-  TIGON_INLINE void put(matrix_view<T> m, std::size_t j, accumulator_t<T> value) const {
-    m.row(i)[j] = static_cast<T>(value);
-  }
-  template <class T>
-  TIGON_INLINE void put(vector_view<T> v, std::size_t j, accumulator_t<T> value) const {
-    v.data[j] = static_cast<T>(value);
+  template <class M>
+  TIGON_INLINE void put(M m, std::size_t j, accumulator_t<std::remove_cvref_t<decltype(*m.data)>> value) const {
+    row_of(m)[j] = static_cast<std::remove_cvref_t<decltype(*m.data)>>(value);
   }
 
   /// y[j]... = f(x[j]...); f returns a pack where there are several outputs. Outputs may be operands.
   template <class... X, class... Y, class F>
   TIGON_INLINE void map(reads<X...> in, writes<Y...> out, F f) const {
-    std::apply([&](auto... x) TIGON_LAMBDA { (void)write<0>(sinks(out), f, detail::source<B>(x, beside<X...>())...); },
-               in.x);
+    std::apply([&](auto... x) TIGON_LAMBDA { (void)write<0>(out, f, x...); }, in.x);
   }
 
   /// Map and sum in one pass: f returns a pack whose first vectors go to the outputs and whose others are summed. Returns
-  /// the sum, or an array of them.
-  template <class... X, class... Y, class F>
+  /// the sum, or an array of them. Of the last so many the maximum is taken, in which a NaN may or may not be seen.
+  template <std::size_t Maxima = 0, class... X, class... Y, class F>
   TIGON_INLINE auto map_sum(reads<X...> in, writes<Y...> out, F f) const {
     return std::apply(
         [&](auto... x) TIGON_LAMBDA {
           using R = decltype(f(detail::source<B>(x, at_).template load<detail::vec_of<B, X...>>(0)...));
           constexpr std::size_t K = pack_size<R> - sizeof...(Y);
-          const auto total = write<K>(sinks(out), f, detail::source<B>(x, beside<X...>())...);
-          return finish<K>([&](auto k) TIGON_LAMBDA { return sum_lanes(total.v[k]); });
-        },
-        in.x);
-  }
-
-  /// Map, sum and maximum in one pass: f returns a pack of what goes to the output, a vector that is summed and one whose
-  /// maximum is taken. Returns the sum and the maximum, in which a NaN may or may not be seen.
-  template <class... X, class... Y, class F>
-  TIGON_INLINE auto map_sum_max(reads<X...> in, writes<Y...> out, F f) const {
-    return std::apply(
-        [&](auto... x) TIGON_LAMBDA {
-          const auto total = write<2, 1>(sinks(out), f, detail::source<B>(x, beside<X...>())...);
-          return std::array{sum_lanes(total.v[0]), max_lanes(total.v[1])};
+          const auto total = write<K, Maxima>(out, f, x...);
+          return finish<K>([&](auto k) TIGON_LAMBDA {
+            if constexpr (k + Maxima < K)
+              return sum_lanes(total.v[k]);
+            else
+              return max_lanes(total.v[k]);
+          });
         },
         in.x);
   }
@@ -135,42 +124,27 @@ class row_worker {
   template <class... X, class F>
   TIGON_INLINE auto sum(reads<X...> in, F f) const {
     using V = detail::vec_of<B, X...>;
-    return detail::apply(
-        [&](auto... x) TIGON_LAMBDA {
-          using R = decltype(f(detail::source<B>(x, at_).template load<V>(0)...));
-          constexpr std::size_t K = pack_size<R>;
-          pack<V, K> zero;
-          unrolled<K>([&](auto k) TIGON_LAMBDA { zero.v[k] = V(0); });
-          const auto total = accumulate<V>(
-              zero, [f](auto... v) TIGON_LAMBDA { return as_pack(f(v...)); },
-              [](auto a, auto b) TIGON_LAMBDA {
-                unrolled<K>([&](auto k) TIGON_LAMBDA { a.v[k] = a.v[k] + b.v[k]; });
-                return a;
-              },
-              detail::source<B>(x, beside<X...>())...);
-          return finish<K>([&](auto k) TIGON_LAMBDA { return sum_lanes(total.v[k]); });
-        },
-        in.x);
+    using R = decltype(f(detail::source<B>(std::declval<X>(), detail::place{}).template load<V>(0)...));
+    constexpr std::size_t K = pack_size<R>;
+    pack<V, K> zero;
+    unrolled<K>([&](auto k) TIGON_LAMBDA { zero.v[k] = V(0); });
+    const auto total = reduced(in, zero, f, [](auto a, auto b) TIGON_LAMBDA {
+      unrolled<K>([&](auto k) TIGON_LAMBDA { a.v[k] = a.v[k] + b.v[k]; });
+      return a;
+    });
+    return finish<K>([&](auto k) TIGON_LAMBDA { return sum_lanes(total.v[k]); });
   }
 
   /// Maximum over the row of f(x[j]...), -infinity for an empty row. A NaN may or may not be seen.
   template <class... X, class F>
   TIGON_INLINE auto max(reads<X...> in, F f) const {
     using V = detail::vec_of<B, X...>;
-    using S = typename V::value_type;
-    return std::apply(
-        [&](auto... x) TIGON_LAMBDA {
-          const auto total = accumulate<V>(
-              pack<V, 1>{{V(-std::numeric_limits<S>::infinity())}},
-              [f](auto... v) TIGON_LAMBDA { return as_pack(f(v...)); },
-              [](auto a, auto b) TIGON_LAMBDA {
-                a.v[0] = detail::larger(a.v[0], b.v[0]);
-                return a;
-              },
-              detail::source<B>(x, beside<X...>())...);
-          return max_lanes(total.v[0]);
-        },
-        in.x);
+    const V lowest(-std::numeric_limits<typename V::value_type>::infinity());
+    const auto total = reduced(in, pack<V, 1>{{lowest}}, f, [](auto a, auto b) TIGON_LAMBDA {
+      a.v[0] = detail::larger(a.v[0], b.v[0]);
+      return a;
+    });
+    return max_lanes(total.v[0]);
   }
 
   /// Any monoid: `combine` of f(x[j]...) over the row in an unspecified but fixed order. `identity` is an array of K
@@ -182,10 +156,7 @@ class row_worker {
     using scalar_vec = vec<scalar, S>;
     pack<V, K> start;
     for (std::size_t k = 0; k < K; ++k) start.v[k] = V(identity[k]);
-    const auto total = std::apply(
-        [&](auto... x)
-            TIGON_LAMBDA { return accumulate<V>(start, f, combine, detail::source<B>(x, beside<X...>())...); },
-        in.x);
+    const auto total = reduced(in, start, f, combine);
     alignas(64) S lane[K][V::size];
     for (std::size_t k = 0; k < K; ++k) simd::store(total.v[k], lane[k]);
     pack<scalar_vec, K> folded;
@@ -200,19 +171,30 @@ class row_worker {
     return result;
   }
 
-  /// Inclusive scan: y[j] = combine(y[j - 1], x[j]), y[-1] = init. `combine` takes and returns numbers.
-  template <class X, class Y, class S, class Combine>
-  TIGON_INLINE void scan(reads<X> x, writes<Y> y, S init, Combine combine) const {
-    const auto in = detail::source<B>(std::get<0>(x.x), at_);
-    const auto out = detail::sink(std::get<0>(y.y), at_);
-    S running = init;
-    for (std::size_t j = 0; j < cols; ++j) {
-      running = combine(running, static_cast<S>(in.p[j]));
-      out.p[j] = static_cast<typename decltype(out)::element_type>(running);
-    }
+  // The side work of a map of a row that is left alone.
+  friend TIGON_INLINE void only_side_work(const row_worker& row) {
+    row.side_work_.template run<B::row.unroll>(row.cols);
   }
 
  private:
+  template <class T>
+  TIGON_INLINE T* row_of(matrix_view<T> m) const {
+    return m.row(i);
+  }
+  template <class T>
+  TIGON_INLINE T* row_of(vector_view<T> v) const {
+    return v.data;
+  }
+  template <class... X, class V, std::size_t K, class F, class Combine>
+  TIGON_INLINE pack<V, K> reduced(reads<X...> in, pack<V, K> identity, F f, Combine combine) const {
+    return detail::apply(
+        [&](auto... x) TIGON_LAMBDA {
+          return detail::reduce_columns<B>(
+              cols, identity, [f](auto... v) TIGON_LAMBDA { return as_pack(f(v...)); }, combine,
+              detail::source<B>(x, beside<X...>())...);
+        },
+        in.x);
+  }
   template <std::size_t K, class F>
   static TIGON_INLINE auto finish(F f) {
     return [&]<std::size_t... k>(std::index_sequence<k...>) TIGON_LAMBDA {
@@ -226,27 +208,21 @@ class row_worker {
   // The place of operands whose next rows are prefetched.
   template <class... X>
   TIGON_INLINE detail::place beside() const {
-    constexpr std::size_t sharing = plan_of<B, row_shape{}>.rows_share_cache ? detail::matrices_of<X...> : 1;
-    return {at_.row, at_.column, sharing, at_.ahead};
-  }
-
-  template <class... Y>
-  TIGON_INLINE auto sinks(writes<Y...> out) const {
-    return std::apply([&](auto... y) TIGON_LAMBDA { return std::make_tuple(detail::sink(y, at_)...); }, out.y);
-  }
-
-  template <class V, std::size_t K, class F, class Combine, class... Source>
-  TIGON_INLINE pack<V, K> accumulate(pack<V, K> identity, F f, Combine combine, Source... x) const {
-    read_ = true;
-    return detail::reduce_columns<B>(cols, identity, f, combine, x...);
+    constexpr std::size_t sharing = plan_operand(B::row.cpu).rows_share_cache ? detail::matrices_of<X...> : 1;
+    return {at_.row, at_.column, sharing, at_.ahead, at_.leads};
   }
 
   // Outputs larger than stream_bytes are stored past the caches, each unless it is an operand. Of K results that are
   // reduced the last are maxima, the others sums.
-  template <std::size_t K, std::size_t Maxima = 0, class... Sink, class F, class... Source>
-  TIGON_INLINE auto write(std::tuple<Sink...> y, F f, Source... x) const {
+  template <std::size_t K, std::size_t Maxima = 0, class... Y, class F, class... X>
+  TIGON_INLINE auto write(writes<Y...> out, F f, X... x) const {
+    const auto y = std::apply([&](auto... to) TIGON_LAMBDA { return std::tuple(detail::sink(to, at_)...); }, out.y);
+    return write_to<K, Maxima>(y, (detail::was_read(x) || ...), f, detail::source<B>(x, beside<X...>())...);
+  }
+  template <std::size_t K, std::size_t Maxima, class... Sink, class F, class... Source>
+  TIGON_INLINE auto write_to(std::tuple<Sink...> y, bool read, F f, Source... x) const {
     using V = detail::write_vec<B, std::tuple<Sink...>, Source...>;
-    constexpr row_plan plan = plan_of<B, detail::pass_shape<row_pass::map, V, K, Source...>>;
+    constexpr map_plan plan = plan_of<B, detail::pass_shape<row_pass::map, V, K, Source...>>;
     detail::map_course on{cols};
     if constexpr (V::size > 1) {
       detail::each_sink(y, [&](auto out, auto k) TIGON_LAMBDA {
@@ -259,18 +235,14 @@ class row_worker {
       if (on.streamed == 0) on.head = 0;
     }
     // The end of a row that was just reduced is still in L1; or, serpentine, that of a vector beside every other row.
-    on.backwards = !SideWork::reduces && read_ && (plan.backwards || (plan.serpentine && at_.row % 2 != 0));
-    on.contiguous = plan.leaves_contiguous && !read_ && !leads_ && (detail::is_contiguous(x, cols) && ...);
+    on.backwards = !SideWork::reduces && read && (plan.backwards || (plan.serpentine && at_.row % 2 != 0));
+    on.contiguous = plan.leaves_contiguous && !read && !at_.leads && (detail::is_contiguous(x, cols) && ...);
     return detail::map_columns<B, V, K, Maxima>(on, side_work_, y, f, x...);
   }
 
-  A* partials_;
-  A* scratch_;
-  std::size_t stride_;
+  detail::own_rows<A> own_;
   detail::place at_;
   [[no_unique_address]] SideWork side_work_;
-  mutable bool read_ = false;  // a pass over this row has been made
-  bool leads_ = false;         // it prefetches further ahead: rows are not read in succession, which hardware would see
 };
 
 namespace detail {
@@ -290,31 +262,22 @@ constexpr std::size_t rows_per_task(std::size_t rows, std::size_t cols) {
 
 }  // namespace detail
 
-template <class B, class A, class F>
-void for_rows(context& ctx, std::size_t rows, std::size_t cols, F fn) {
-  const std::size_t per_task = detail::rows_per_task<B>(rows, cols);
-  ctx.executor().run((rows + per_task - 1) / per_task, [&](std::size_t task, std::size_t) TIGON_FLATTEN {
-    const std::size_t end = std::min(rows, (task + 1) * per_task);
-    for (std::size_t i = task * per_task; i < end; ++i) fn(row_worker<B, A>(i, cols));
-    stream_fence();
-  });
-}
-
 template <class B, class A>
 std::size_t scratch_workspace(std::size_t cols, std::size_t scratch_rows, const context& ctx) {
   return workspace::bytes_for<A>(ctx.executor().workers(), scratch_rows, workspace::padded<A>(cols));
 }
 
 template <class B, class A, class F>
-void for_rows_with_scratch(context& ctx, std::size_t rows, std::size_t cols, std::size_t scratch_rows, F fn) {
-  const std::size_t per_task = detail::rows_per_task<B>(rows, cols);
+void for_rows(context& ctx, std::size_t rows, std::size_t cols, row_loop how, F fn) {
+  const std::size_t per_task = how.row_tasks ? 1 : detail::rows_per_task<B>(rows, cols);
   const std::size_t stride = workspace::padded<A>(cols);
   workspace::frame frame(ctx.workspace());
-  A* scratch = frame.template take<A>(ctx.executor().workers() * scratch_rows * stride);
+  static_assert(tigon::detail::loops_on_host<B>());
+  A* scratch = how.scratch == 0 ? nullptr : frame.template take<A>(ctx.executor().workers() * how.scratch * stride);
   ctx.executor().run((rows + per_task - 1) / per_task, [&](std::size_t task, std::size_t worker) TIGON_FLATTEN {
-    A* own = scratch + worker * scratch_rows * stride;
+    A* own = scratch + worker * how.scratch * stride;
     const std::size_t end = std::min(rows, (task + 1) * per_task);
-    for (std::size_t i = task * per_task; i < end; ++i) fn(row_worker<B, A>(i, cols, nullptr, own, stride));
+    for (std::size_t i = task * per_task; i < end; ++i) fn(row_worker<B, A>({i, 0}, cols, {nullptr, own, stride}));
     stream_fence();
   });
 }

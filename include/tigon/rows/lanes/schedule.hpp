@@ -1,6 +1,6 @@
-// How row kernels are scheduled: a shape says what a pass over rows reads, writes and sums, and plan() makes of it, and of
-// a core (backend/cores.hpp), the order in which memory is read and written. No rule changes a result. Measured:
-// docs/findings.md.
+// How row kernels are scheduled: a shape says what a pass over rows reads, writes and sums, and four functions make of it,
+// and of a core (backend/cores.hpp), the order in which memory is read and written: plan_operand, plan_reduce, plan_map and
+// plan_program. No rule changes a result. Measured: docs/findings.md.
 //
 //   pass       a loop over the columns of a row: a reduction, or a map that writes
 //   program    rows that are reduced, if need be, and mapped; with sums over the rows (parameter gradients) or without
@@ -18,7 +18,6 @@ namespace tigon {
 
 /// What a plan is for.
 enum class row_pass {
-  operand,  ///< reading an operand: what depends on the core alone
   reduce,   ///< a reduction over the columns of a row
   map,      ///< a map over the columns of a row
   program,  ///< a reduction and a map of many rows
@@ -33,7 +32,7 @@ enum class reduction_kind {
 
 /// What the rules need to know of a pass or a program.
 struct row_shape {
-  row_pass pass = row_pass::operand;
+  row_pass pass = row_pass::reduce;
   std::size_t matrices = 0;       ///< operands that have a row for every row; of a program: those of its map
   std::size_t vectors = 0;        ///< operands that are the same for every row
   std::size_t others = 0;         ///< of a pass: constants, column indices, pairs, matrices that may be absent
@@ -47,51 +46,69 @@ struct row_shape {
   friend constexpr bool operator==(row_shape, row_shape) = default;
 };
 
-/// What follows for the loops.
-struct row_plan {
-  // A reduction.
-  bool reduce_prefetches = false;      ///< prefetches the next rows of operands that are read again
-  bool reduce_may_prefetch = false;    ///< the same behind a branch: if there is one to prefetch
-  bool reduce_prefetches_far = false;  ///< prefetches 2 KiB ahead of the loads
+/// What follows for a reduction over the columns of a row.
+struct reduce_plan {
+  bool prefetches = false;      ///< the next rows of operands that are read again
+  bool may_prefetch = false;    ///< the same behind a branch: if there is one to prefetch
+  bool prefetches_far = false;  ///< 2 KiB ahead of the loads
+};
 
-  // A map.
-  bool map_prefetches = true;      ///< prefetches the next rows of its operands
-  bool leaves_contiguous = false;  ///< not those that lie behind each other and have not been reduced
+/// For a map over the columns of a row.
+struct map_plan {
+  bool leaves_contiguous = false;  ///< does not prefetch rows that lie behind each other and have not been reduced
   bool in_order = false;           ///< prefetches first, and keeps loads in program order
   bool backwards = false;          ///< maps a row that was reduced from its end
   bool serpentine = false;         ///< maps every other row that was reduced from its end
+};
 
-  // An operand.
+/// For reading an operand.
+struct operand_plan {
   bool reduce_brings_operands = true;  ///< reductions also bring what the map reads into the cache
   std::size_t rows_until_mapped = 2;   ///< rows of an operand that is read again, in the cache at a time
   bool rows_share_cache = true;        ///< a row is prefetched if those of all matrices fit, not it alone
+};
 
-  // A program.
+/// For a program.
+struct program_plan {
   row_order order = row_order::reduce_then_map;  ///< of its reduction and its map
   std::size_t rows = 1;                          ///< rows mapped together, with their sums in registers
   bool reduce_writes = false;                    ///< outputs that need no reduction are written by it, not by the map
   bool prefetches = false;                       ///< both passes prefetch, and a group is `rows` rows
+  bool map_prefetches = true;                    ///< the map prefetches the next rows of its operands
   bool column_blocks = false;                    ///< a group is mapped block by block
   std::size_t group_rows = 32;                   ///< most rows of a group
   std::size_t group_elements = 0;                ///< most elements of a group of more than one row
 };
 
 inline namespace TIGON_ABI {
-/// Every rule, in one place.
-constexpr row_plan plan(core cpu, row_shape s) {
+constexpr operand_plan plan_operand(core cpu) {
   const bool interleaved = cpu.order == row_order::interleaved, lookahead = cpu.order == row_order::lookahead;
-  const bool vectorised = s.lanes > 1, narrow = s.element_bytes <= 2;
-  const bool reduced = s.reduction == reduction_kind::declared;
-  row_plan p;
+  operand_plan p;
+  // The map comes long after the reduction: what it reads would have left the cache.
+  p.reduce_brings_operands = !lookahead;
+  // Rows that are reduced and those that are mapped are in the cache at the same time, unless few rows are both.
+  p.rows_until_mapped = interleaved ? 1 : 2;
+  // Measured: where reduction and map share a loop, prefetching pays while a row of one matrix fits.
+  p.rows_share_cache = !lookahead;
+  return p;
+}
 
+constexpr reduce_plan plan_reduce(core cpu, row_shape s) {
+  const bool interleaved = cpu.order == row_order::interleaved, vectorised = s.lanes > 1;
+  reduce_plan p;
   // Memory is read while it is written: every reduction prefetches the next rows.
-  p.reduce_prefetches = interleaved && vectorised;
+  p.prefetches = interleaved && vectorised;
   // Elsewhere those over two or three matrices, if their rows fit into the cache together: a single matrix is left to the
   // hardware prefetcher.
-  p.reduce_may_prefetch = !interleaved && (s.matrices == 2 || s.matrices == 3) && vectorised;
+  p.may_prefetch = !interleaved && (s.matrices == 2 || s.matrices == 3) && vectorised;
   // More matrices than the hardware prefetcher follows: beside the loads, not a row ahead.
-  p.reduce_prefetches_far = s.matrices > 3 && vectorised;
+  p.prefetches_far = s.matrices > 3 && vectorised;
+  return p;
+}
 
+constexpr map_plan plan_map(core cpu, row_shape s) {
+  const bool interleaved = cpu.order == row_order::interleaved, lookahead = cpu.order == row_order::lookahead;
+  map_plan p;
   // The hardware prefetcher crosses the ends of contiguous rows.
   p.leaves_contiguous = interleaved && s.sums == 0;
   // Bandwidth-bound: nothing but matrices, and a cache line with every vector. Narrower vectors compute for longer.
@@ -101,14 +118,14 @@ constexpr row_plan plan(core cpu, row_shape s) {
   p.backwards = lookahead;
   // A vector that leaves L1 with every row begins with the columns that the row before has left there.
   p.serpentine = interleaved && s.sums == 0 && s.matrices == 1 && s.vectors != 0;
+  return p;
+}
 
-  // The map comes long after the reduction: what it reads would have left the cache.
-  p.reduce_brings_operands = !lookahead;
-  // Rows that are reduced and those that are mapped are in the cache at the same time, unless few rows are both.
-  p.rows_until_mapped = interleaved ? 1 : 2;
-  // Measured: where reduction and map share a loop, prefetching pays while a row of one matrix fits.
-  p.rows_share_cache = !lookahead;
-
+constexpr program_plan plan_program(core cpu, row_shape s) {
+  const bool interleaved = cpu.order == row_order::interleaved, lookahead = cpu.order == row_order::lookahead;
+  const bool vectorised = s.lanes > 1, narrow = s.element_bytes <= 2;
+  const bool reduced = s.reduction == reduction_kind::declared;
+  program_plan p;
   // Lookahead needs a reduction that can run beside the map. Not with single numbers: compilers contract their products
   // and sums in one loop and not in another, and a row's bits would depend on its place.
   p.order = lookahead && !(reduced && vectorised) ? row_order::reduce_then_map : cpu.order;
@@ -144,20 +161,31 @@ constexpr row_plan plan(core cpu, row_shape s) {
   // Rows that were reduced whole, block by block: two, because four are slower.
   const bool reduced_blocks = p.column_blocks && reduced && vectorised && !shares_loop;
   p.group_rows = !p.column_blocks ? 32 : reduced_blocks ? 2 : 8;
+  // A row that the program reduces itself is mapped at once.
+  if (s.reduction == reduction_kind::imperative && s.outputs != 0) p.group_rows = p.rows;
   // As many rows as stay in the cache from one pass to the next. Rows of 16 bits gain by fewer changes between the two.
   const std::size_t cached_bytes = narrow && s.reduced_bytes != 0 ? 2 * cpu.reduced_bytes : cpu.reduced_bytes;
   p.group_elements = !p.column_blocks || reduced_blocks ? cached_bytes / std::max<std::size_t>(s.reduced_bytes, 1)
                                                         : cpu.group_elements;
   return p;
 }
+
+template <row_pass Pass>
+constexpr auto plan_for(core cpu, row_shape s) {
+  if constexpr (Pass == row_pass::reduce)
+    return plan_reduce(cpu, s);
+  else if constexpr (Pass == row_pass::map)
+    return plan_map(cpu, s);
+  else
+    return plan_program(cpu, s);
+}
 }  // namespace TIGON_ABI
 
 namespace simd {
 inline namespace TIGON_ABI {
-/// The plan that the loops of a backend read. A backend that wants to see the shapes specialises it
-/// (tools/tigon_info/noted_plans.hpp).
+/// The plan that the loops of a backend read. One that wants to see the shapes specialises it (tigon_info, noted_plans.hpp).
 template <class B, row_shape Shape>
-inline constexpr row_plan plan_of = plan(B::row.cpu, Shape);
+inline constexpr auto plan_of = plan_for<Shape.pass>(B::row.cpu, Shape);
 
 }  // namespace TIGON_ABI
 }  // namespace simd

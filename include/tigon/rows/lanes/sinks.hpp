@@ -21,17 +21,9 @@ struct row_sink {
   static constexpr std::size_t results = 1;
   T* p;
   std::size_t bytes;  // of the whole output
-  template <class V>
-  TIGON_INLINE void store(V v, std::size_t j) const {
-    simd::store(v, p + j);
-  }
-  template <class V>
-  TIGON_INLINE void store_n(V v, std::size_t j, std::size_t n) const {
-    simd::store_n(v, p + j, n);
-  }
-  /// The vectors of one unrolled step; of several results the k-th.
-  template <bool Stream, std::size_t U, class R, class K>
-  TIGON_INLINE void put(const R (&r)[U], K k, std::size_t j) const {
+  /// The vectors of a step; of several results the k-th.
+  template <bool Stream, std::size_t U, class R, class K, class Ignore = ignore_none>
+  TIGON_INLINE void put(const R (&r)[U], K k, std::size_t j, Ignore ignore = {}) const {
     using V = std::remove_cvref_t<decltype(r[0].v[k])>;
     if constexpr (U > 1 && stores_pairs<V, T>) {
       unrolled<U / 2>([&](auto u) TIGON_LAMBDA {
@@ -42,13 +34,9 @@ struct row_sink {
         if constexpr (Stream && Matrix)
           simd::stream(r[u].v[k], p + j + u * V::size);
         else
-          simd::store(r[u].v[k], p + j + u * V::size);
+          simd::store(r[u].v[k], p + j + u * V::size, ignore);
       });
     }
-  }
-  template <class R, class K>
-  TIGON_INLINE void put_n(const R& r, K k, std::size_t j, std::size_t n) const {
-    store_n(r.v[k], j, n);
   }
   /// Large enough to be streamed, and none of the operands.
   template <class... Begin>
@@ -90,29 +78,22 @@ struct pair_sink {
   static constexpr std::size_t results = 2;
   T* p;
   std::size_t bytes;
-  template <bool Stream, std::size_t U, class R, class K>
-  TIGON_INLINE void put(const R (&r)[U], K k, std::size_t j) const {
+  template <bool Stream, std::size_t U, class R, class K, class Ignore = ignore_none>
+  TIGON_INLINE void put(const R (&r)[U], K k, std::size_t j, [[maybe_unused]] Ignore ignore = {}) const {
     using V = std::remove_cvref_t<decltype(r[0].v[k])>;
     unrolled<U>([&](auto u) TIGON_LAMBDA {
       const V a = r[u].v[k], b = r[u].v[k + 1];
       T* const to = p + 2 * (j + u * V::size);
-      if constexpr (V::size == 1)
+      if constexpr (V::size == 1) {
         simd::store(a, to), simd::store(b, to + 1);
-      else
+      } else if constexpr (ignores<Ignore>) {
+        const std::size_t first = std::min(2 * ignore.n, V::size), second = 2 * ignore.n - first;
+        simd::store_n(zip_low(a, b), to, first);
+        if (second != 0) simd::store_n(zip_high(a, b), to + V::size, second);
+      } else {
         simd::store_zipped<Stream, Zeros>(a, b, to);
+      }
     });
-  }
-  template <class R, class K>
-  TIGON_INLINE void put_n(const R& r, K k, std::size_t j, std::size_t n) const {
-    using V = std::remove_cvref_t<decltype(r.v[k])>;
-    const V a = r.v[k], b = r.v[k + 1];
-    if constexpr (V::size == 1) {
-      simd::store(a, p + 2 * j), simd::store(b, p + 2 * j + 1);
-    } else {
-      const std::size_t first = std::min(2 * n, V::size), second = 2 * n - first;
-      simd::store_n(zip_low(a, b), p + 2 * j, first);
-      if (second != 0) simd::store_n(zip_high(a, b), p + 2 * j + V::size, second);
-    }
   }
   template <class... Begin>
   TIGON_INLINE bool streams(std::size_t stream_bytes, Begin... begin) const {
@@ -138,9 +119,17 @@ TIGON_INLINE pair_sink<T, true> sink(often_zero<pair_columns<T>> z, place at) {
   return {whole.p, whole.bytes};
 }
 
-template <class T>
-TIGON_INLINE row_sink<T, true> sink(row_at<T> r, place at) {
-  return {r.data + at.column, r.bytes};
+template <class Output>
+TIGON_INLINE auto sink(cached<Output> y, place at) {
+  auto to = sink(y.operand, at);
+  if (y.is) to.bytes = 0;
+  return to;
+}
+// An output of an operator's own says which word it is.
+template <class Output>
+  requires requires(Output y) { y.as_output(); }
+TIGON_INLINE auto sink(Output y, place at) {
+  return sink(y.as_output(), at);
 }
 template <class T>
 TIGON_INLINE row_sink<T, true> sink(rows_of<T> r, place at) {

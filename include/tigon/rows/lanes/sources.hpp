@@ -22,20 +22,16 @@ using rows::bound_program, rows::direct_and_map, rows::direct_and_reduce, rows::
 using rows::first_element, rows::first_extents, rows::group, rows::has_state, rows::prepares, rows::skips_rows;
 using rows::vec_of, rows::with_wanted_sums, rows::without_sums;
 
-// What a loop reads: load(j, more) is a vector at column j + more, `more` within the vectors of one unrolled step.
+// What a loop reads: load(j, more, ignore) is a vector at column j + more, `more` within the vectors of one unrolled step.
 template <class T, bool Matrix>
 struct row_source {
   using element_type = std::remove_const_t<T>;
   static constexpr std::size_t mask = ~std::size_t{0};  // columns that are looked at: all
   T* p;
   std::size_t next;  // elements to the row that is read next, where prefetching it pays; otherwise 0
-  template <class V>
-  TIGON_INLINE V load(std::size_t j, std::size_t more = 0) const {
-    return simd::load<V>(p + j + more);
-  }
-  template <class V>
-  TIGON_INLINE V load_n(std::size_t j, std::size_t n) const {
-    return simd::load_n<V>(p + j, n);
+  template <class V, class Ignore = ignore_none>
+  TIGON_INLINE V load(std::size_t j, std::size_t more = 0, Ignore ignore = {}) const {
+    return simd::load<V>(p + j + more, ignore);
   }
   TIGON_INLINE const void* begin() const { return p; }
   // Prefetches column j + More of the next row into the cache of that level, once for every cache line. Without a branch:
@@ -61,14 +57,10 @@ template <class T, bool Matrix>
 struct optional_source : row_source<T, Matrix> {
   using given = row_source<T, Matrix>;
   std::size_t mask;  // of a column: none of its bits where the operand is absent
-  template <class V>
-  TIGON_INLINE V load(std::size_t j, std::size_t more = 0) const {
+  template <class V, class Ignore = ignore_none>
+  TIGON_INLINE V load(std::size_t j, std::size_t more = 0, Ignore ignore = {}) const {
     static_assert(V::size <= most_lanes);
-    return given::template load<V>(j & mask, more);
-  }
-  template <class V>
-  TIGON_INLINE V load_n(std::size_t j, std::size_t n) const {
-    return given::template load_n<V>(j & mask, n);
+    return given::template load<V>(j & mask, more, ignore);
   }
   template <std::size_t More, int Level>
   TIGON_INLINE void prefetch(std::size_t j) const {
@@ -79,13 +71,9 @@ struct optional_source : row_source<T, Matrix> {
 struct column_source {
   using element_type = void;
   std::size_t first;
-  template <class V>
-  TIGON_INLINE V load(std::size_t j, std::size_t more = 0) const {
+  template <class V, class Ignore = ignore_none>
+  TIGON_INLINE V load(std::size_t j, std::size_t more = 0, Ignore = {}) const {
     return V::iota() + V(static_cast<typename V::value_type>(first + j + more));
-  }
-  template <class V>
-  TIGON_INLINE V load_n(std::size_t j, std::size_t) const {
-    return load<V>(j);
   }
   TIGON_INLINE const void* begin() const { return nullptr; }
   template <std::size_t, int>
@@ -96,12 +84,8 @@ template <class A>
 struct constant_source {
   using element_type = void;
   A value;
-  template <class V>
-  TIGON_INLINE V load(std::size_t, std::size_t = 0) const {
-    return V(value);
-  }
-  template <class V>
-  TIGON_INLINE V load_n(std::size_t, std::size_t) const {
+  template <class V, class Ignore = ignore_none>
+  TIGON_INLINE V load(std::size_t, std::size_t = 0, Ignore = {}) const {
     return V(value);
   }
   TIGON_INLINE const void* begin() const { return nullptr; }
@@ -138,30 +122,27 @@ struct f64_source : Source {
 };
 
 // Where a worker is: its row and its first column; how many matrices it reads, which share the caches with the rows that
-// come next; and how many rows further down these are.
+// come next; how many rows further down these are, and whether hardware would not see them, because rows are not read in
+// succession.
 struct place {
   std::size_t row, column, matrices = 1, ahead = 1;
+  bool leads = false;
 };
 
 // Bytes of a column of an operand that has a row of its own for every row.
 template <class Operand>
 inline constexpr std::size_t matrix_bytes = 0;
+template <class Operand>
+  requires requires(Operand o) { o.operand; }
+inline constexpr std::size_t matrix_bytes<Operand> = matrix_bytes<decltype(Operand::operand)>;
+template <class Operand>
+inline constexpr std::size_t matrix_bytes<row_of_group<Operand>> = 0;
 template <class T>
 inline constexpr std::size_t matrix_bytes<matrix_view<T>> = sizeof(T);
 template <class T>
 inline constexpr std::size_t matrix_bytes<rows_of<T>> = sizeof(T);
-template <class T>
-inline constexpr std::size_t matrix_bytes<even_columns<T>> = sizeof(T);
-template <class T>
-inline constexpr std::size_t matrix_bytes<odd_columns<T>> = sizeof(T);
-template <class Operand, int Value>
-inline constexpr std::size_t matrix_bytes<given_or<Operand, Value>> = matrix_bytes<Operand>;
-template <class Operand>
-inline constexpr std::size_t matrix_bytes<touched<Operand>> = matrix_bytes<Operand>;
-template <class Operand>
-inline constexpr std::size_t matrix_bytes<read_again<Operand>> = matrix_bytes<Operand>;
-template <class Operand>
-inline constexpr std::size_t matrix_bytes<in_f64<Operand>> = matrix_bytes<Operand>;
+template <std::size_t Of, class T>
+inline constexpr std::size_t matrix_bytes<columns_of_pairs<Of, T>> = sizeof(T);
 
 // The least of some widths of elements; 0 stands for what has none.
 constexpr std::size_t narrowest(std::initializer_list<std::size_t> bytes) {
@@ -216,14 +197,10 @@ TIGON_INLINE auto source(given_or<Operand, Value> o, place at) {
 template <class Source>
 struct touched_source : Source {
   using element_type = void;
-  template <class V>
-  TIGON_INLINE V load(std::size_t j, std::size_t more = 0) const {
-    if constexpr (V::size > 1)
+  template <class V, class Ignore = ignore_none>
+  TIGON_INLINE V load(std::size_t j, std::size_t more = 0, Ignore = {}) const {
+    if constexpr (V::size > 1 && !ignores<Ignore>)
       (void)*reinterpret_cast<const volatile unsigned char*>(this->p + (j & this->mask) + more);
-    return V(typename V::value_type(0));
-  }
-  template <class V>
-  TIGON_INLINE V load_n(std::size_t, std::size_t) const {
     return V(typename V::value_type(0));
   }
   TIGON_INLINE const void* begin() const { return nullptr; }
@@ -232,14 +209,14 @@ template <class B, class Operand>
 TIGON_INLINE auto source(touched<Operand> n, place at) {
   const auto given = source<B>(n.operand, at);
   using T = std::remove_pointer_t<decltype(given.p)>;
-  if constexpr (!plan_of<B, row_shape{}>.reduce_brings_operands)
+  if constexpr (!plan_operand(B::row.cpu).reduce_brings_operands)
     return constant_source<accumulator_t<std::remove_const_t<T>>>{0};
   else
     return touched_source<std::remove_const_t<decltype(given)>>{given};
 }
 template <class B, class Operand>
 TIGON_INLINE auto source(read_again<Operand> o, place at) {
-  constexpr row_plan plan = plan_of<B, row_shape{}>;
+  constexpr operand_plan plan = plan_operand(B::row.cpu);
   if constexpr (!plan.reduce_brings_operands) {
     return source<B>(o.operand, at);
   } else {
@@ -249,9 +226,37 @@ TIGON_INLINE auto source(read_again<Operand> o, place at) {
   }
 }
 template <class B, class Operand>
+TIGON_INLINE auto source(cached<Operand> o, place at) {
+  return source<B>(o.operand, at);
+}
+// The row of an operand that some rows in succession share.
+template <class T>
+TIGON_INLINE vector_view<T> vector_of(matrix_view<T> m, std::size_t i) {
+  if (m.data == nullptr) return {};
+  return {m.row(i), m.cols};
+}
+template <class Operand, int Value>
+TIGON_INLINE auto vector_of(given_or<Operand, Value> o, std::size_t i) {
+  using row = decltype(vector_of(o.operand, i));
+  return given_or<row, Value>(vector_of(o.operand, i));
+}
+template <class B, class Operand>
+TIGON_INLINE auto source(row_of_group<Operand> shared, place at) {
+  return source<B>(vector_of(shared.operand, at.row / shared.rows), at);
+}
+template <class B, class Operand>
 TIGON_INLINE auto source(in_f64<Operand> o, place at) {
   const auto given = source<B>(o.operand, at);
   return f64_source<std::remove_const_t<decltype(given)>>{given};
+}
+// Whether the row of an operand was just read.
+template <class Operand>
+constexpr TIGON_INLINE bool was_read(const Operand&) {
+  return false;
+}
+template <class Operand>
+constexpr TIGON_INLINE bool was_read(const cached<Operand>& o) {
+  return o.is;
 }
 // An operand of an operator's own loads itself.
 template <class B, class Operand>
@@ -262,10 +267,6 @@ TIGON_INLINE auto source(Operand x, place at) {
 template <class B>
 TIGON_INLINE column_source source(columns_t, place at) {
   return {at.column};
-}
-template <class B>
-TIGON_INLINE column_source source(part_columns_t, place) {
-  return {0};
 }
 
 // The vector of a loop that writes: as above, or by the first output where no operand has elements.
@@ -304,24 +305,19 @@ struct pair_source {
   using element_type = std::remove_const_t<T>;
   const T* p;
   std::size_t next;  // as that of a row_source
-  template <class V>
-  TIGON_INLINE V load(std::size_t j, std::size_t more = 0) const {
-    j += more;
-    if constexpr (V::size == 1)
-      return simd::load<V>(p + 2 * j + Odd);
-    else if constexpr (pair_a_lane<V>)
-      return of_lane(simd::load<V>(reinterpret_cast<const float*>(p + 2 * j)));
-    else
-      return half(simd::load<V>(p + 2 * j), simd::load<V>(p + 2 * j + V::size));
-  }
-  template <class V>
-  TIGON_INLINE V load_n(std::size_t j, std::size_t n) const {
+  template <class V, class Ignore = ignore_none>
+  TIGON_INLINE V load(std::size_t j, std::size_t more = 0, [[maybe_unused]] Ignore ignore = {}) const {
+    const T* const from = p + 2 * (j + more);
     if constexpr (V::size == 1) {
-      return load<V>(j);
+      return simd::load<V>(from + Odd);
+    } else if constexpr (ignores<Ignore>) {
+      const std::size_t first = std::min(2 * ignore.n, V::size), second = 2 * ignore.n - first;
+      const V low = simd::load_n<V>(from, first);
+      return half(low, second == 0 ? low : simd::load_n<V>(from + V::size, second));
+    } else if constexpr (pair_a_lane<V>) {
+      return of_lane(simd::load<V>(reinterpret_cast<const float*>(from)));
     } else {
-      const std::size_t first = std::min(2 * n, V::size), second = 2 * n - first;
-      const V low = simd::load_n<V>(p + 2 * j, first);
-      return half(low, second == 0 ? low : simd::load_n<V>(p + 2 * j + V::size, second));
+      return half(simd::load<V>(from), simd::load<V>(from + V::size));
     }
   }
   template <class V>
@@ -345,14 +341,9 @@ struct pair_source {
       __builtin_prefetch(p + next + 2 * j + column, 0, 4 - Level);
   }
 };
-template <class B, class T>
-TIGON_INLINE pair_source<T, false> source(even_columns<T> c, place at) {
-  const auto whole = source<B>(c.pairs, {at.row, 2 * at.column, at.matrices, at.ahead});
-  return {whole.p, whole.next};
-}
-template <class B, class T>
-TIGON_INLINE pair_source<T, true> source(odd_columns<T> c, place at) {
-  const auto whole = source<B>(c.pairs, {at.row, 2 * at.column, at.matrices, at.ahead});
+template <class B, std::size_t Of, class T>
+TIGON_INLINE pair_source<T, Of == 1> source(columns_of_pairs<Of, T> c, place at) {
+  const auto whole = source<B>(c.pairs, {at.row, 2 * at.column, at.matrices, at.ahead, at.leads});
   return {whole.p, whole.next};
 }
 

@@ -113,86 +113,86 @@ struct highway::lanes {
   using mask = hwy::HWY_NAMESPACE::Mask<tag>;
   static constexpr std::size_t size = HWY_LANES(A);
 
-  static TIGON_INLINE reg set(A value) { return hwy::HWY_NAMESPACE::Set(tag(), value); }
-  static TIGON_INLINE reg iota() { return hwy::HWY_NAMESPACE::Iota(tag(), A(0)); }
-  static TIGON_INLINE reg load(const A* p) { return hwy::HWY_NAMESPACE::LoadU(tag(), p); }
-  static TIGON_INLINE void store(reg v, A* p) { hwy::HWY_NAMESPACE::StoreU(v, tag(), p); }
+  static TIGON_HOST_INLINE reg set(A value) { return hwy::HWY_NAMESPACE::Set(tag(), value); }
+  static TIGON_HOST_INLINE reg iota() { return hwy::HWY_NAMESPACE::Iota(tag(), A(0)); }
+  static TIGON_HOST_INLINE reg load(const A* p) { return hwy::HWY_NAMESPACE::LoadU(tag(), p); }
+  static TIGON_HOST_INLINE void store(reg v, A* p) { hwy::HWY_NAMESPACE::StoreU(v, tag(), p); }
 
-  static TIGON_INLINE reg add(reg a, reg b) { return hwy::HWY_NAMESPACE::Add(a, b); }
-  static TIGON_INLINE reg sub(reg a, reg b) { return hwy::HWY_NAMESPACE::Sub(a, b); }
-  static TIGON_INLINE reg mul(reg a, reg b) { return hwy::HWY_NAMESPACE::Mul(a, b); }
-  static TIGON_INLINE reg div(reg a, reg b) { return hwy::HWY_NAMESPACE::Div(a, b); }
-  static TIGON_INLINE reg neg(reg a) { return hwy::HWY_NAMESPACE::Neg(a); }
+  static TIGON_HOST_INLINE reg add(reg a, reg b) { return hwy::HWY_NAMESPACE::Add(a, b); }
+  static TIGON_HOST_INLINE reg sub(reg a, reg b) { return hwy::HWY_NAMESPACE::Sub(a, b); }
+  static TIGON_HOST_INLINE reg mul(reg a, reg b) { return hwy::HWY_NAMESPACE::Mul(a, b); }
+  static TIGON_HOST_INLINE reg div(reg a, reg b) { return hwy::HWY_NAMESPACE::Div(a, b); }
+  static TIGON_HOST_INLINE reg neg(reg a) { return hwy::HWY_NAMESPACE::Neg(a); }
 #if defined(__FMA__) && defined(HWY_DISABLE_BMI2_FMA)
-  static TIGON_INLINE reg fma(reg a, reg b, reg c) { return reg{x86::fma(a.raw, b.raw, c.raw)}; }
-  static TIGON_INLINE reg fnma(reg a, reg b, reg c) { return reg{x86::fnma(a.raw, b.raw, c.raw)}; }
+  static TIGON_HOST_INLINE reg fma(reg a, reg b, reg c) { return reg{x86::fma(a.raw, b.raw, c.raw)}; }
+  static TIGON_HOST_INLINE reg fnma(reg a, reg b, reg c) { return reg{x86::fnma(a.raw, b.raw, c.raw)}; }
 #else
-  static TIGON_INLINE reg fma(reg a, reg b, reg c) { return hwy::HWY_NAMESPACE::MulAdd(a, b, c); }
-  static TIGON_INLINE reg fnma(reg a, reg b, reg c) { return hwy::HWY_NAMESPACE::NegMulAdd(a, b, c); }
+  static TIGON_HOST_INLINE reg fma(reg a, reg b, reg c) { return hwy::HWY_NAMESPACE::MulAdd(a, b, c); }
+  static TIGON_HOST_INLINE reg fnma(reg a, reg b, reg c) { return hwy::HWY_NAMESPACE::NegMulAdd(a, b, c); }
 #endif
   // Not Highway's own, which on other targets than x86 lose a NaN in b.
-  static TIGON_INLINE reg min(reg a, reg b) {
+  static TIGON_HOST_INLINE reg min(reg a, reg b) {
     if constexpr (requires { native::min(a.raw, b.raw); })
       return reg{native::min(a.raw, b.raw)};
     else
       return select(lt(a, b), a, b);
   }
-  static TIGON_INLINE reg max(reg a, reg b) {
+  static TIGON_HOST_INLINE reg max(reg a, reg b) {
     if constexpr (requires { native::max(a.raw, b.raw); })
       return reg{native::max(a.raw, b.raw)};
     else
       return select(lt(b, a), a, b);
   }
-  static TIGON_INLINE reg abs(reg a) { return hwy::HWY_NAMESPACE::Abs(a); }
-  static TIGON_INLINE reg sqrt(reg a) { return hwy::HWY_NAMESPACE::Sqrt(a); }
-  static TIGON_INLINE reg round(reg a) { return hwy::HWY_NAMESPACE::Round(a); }
+  static TIGON_HOST_INLINE reg abs(reg a) { return hwy::HWY_NAMESPACE::Abs(a); }
+  static TIGON_HOST_INLINE reg sqrt(reg a) { return hwy::HWY_NAMESPACE::Sqrt(a); }
+  static TIGON_HOST_INLINE reg round(reg a) { return hwy::HWY_NAMESPACE::Round(a); }
 
-  static TIGON_INLINE mask lt(reg a, reg b) { return hwy::HWY_NAMESPACE::Lt(a, b); }
-  static TIGON_INLINE mask le(reg a, reg b) { return hwy::HWY_NAMESPACE::Le(a, b); }
-  static TIGON_INLINE mask eq(reg a, reg b) { return hwy::HWY_NAMESPACE::Eq(a, b); }
-  static TIGON_INLINE mask both(mask a, mask b) { return hwy::HWY_NAMESPACE::And(a, b); }
-  static TIGON_INLINE mask either(mask a, mask b) { return hwy::HWY_NAMESPACE::Or(a, b); }
-  static TIGON_INLINE mask no(mask a) { return hwy::HWY_NAMESPACE::Not(a); }
-  static TIGON_INLINE reg select(mask m, reg a, reg b) { return hwy::HWY_NAMESPACE::IfThenElse(m, a, b); }
+  static TIGON_HOST_INLINE mask lt(reg a, reg b) { return hwy::HWY_NAMESPACE::Lt(a, b); }
+  static TIGON_HOST_INLINE mask le(reg a, reg b) { return hwy::HWY_NAMESPACE::Le(a, b); }
+  static TIGON_HOST_INLINE mask eq(reg a, reg b) { return hwy::HWY_NAMESPACE::Eq(a, b); }
+  static TIGON_HOST_INLINE mask both(mask a, mask b) { return hwy::HWY_NAMESPACE::And(a, b); }
+  static TIGON_HOST_INLINE mask either(mask a, mask b) { return hwy::HWY_NAMESPACE::Or(a, b); }
+  static TIGON_HOST_INLINE mask no(mask a) { return hwy::HWY_NAMESPACE::Not(a); }
+  static TIGON_HOST_INLINE reg select(mask m, reg a, reg b) { return hwy::HWY_NAMESPACE::IfThenElse(m, a, b); }
 
-  static TIGON_INLINE reg bit_and(reg a, reg b) { return hwy::HWY_NAMESPACE::And(a, b); }
-  static TIGON_INLINE reg bit_or(reg a, reg b) { return hwy::HWY_NAMESPACE::Or(a, b); }
-  static TIGON_INLINE reg bit_xor(reg a, reg b) { return hwy::HWY_NAMESPACE::Xor(a, b); }
+  static TIGON_HOST_INLINE reg bit_and(reg a, reg b) { return hwy::HWY_NAMESPACE::And(a, b); }
+  static TIGON_HOST_INLINE reg bit_or(reg a, reg b) { return hwy::HWY_NAMESPACE::Or(a, b); }
+  static TIGON_HOST_INLINE reg bit_xor(reg a, reg b) { return hwy::HWY_NAMESPACE::Xor(a, b); }
   template <int K>
-  static TIGON_INLINE reg shl(reg a) {
+  static TIGON_HOST_INLINE reg shl(reg a) {
     namespace hn = hwy::HWY_NAMESPACE;
     return hn::BitCast(tag(), hn::ShiftLeft<K>(hn::BitCast(bits_tag(), a)));
   }
   template <int K>
-  static TIGON_INLINE reg shr(reg a) {
+  static TIGON_HOST_INLINE reg shr(reg a) {
     namespace hn = hwy::HWY_NAMESPACE;
     return hn::BitCast(tag(), hn::ShiftRight<K>(hn::BitCast(bits_tag(), a)));
   }
 
   template <std::size_t Bit>
-  static TIGON_INLINE reg exchange(reg a) {
+  static TIGON_HOST_INLINE reg exchange(reg a) {
     return reg{pairs::exchange<Bit, size>(a.raw)};
   }
-  static TIGON_INLINE reg swap_pairs(reg a) { return hwy::HWY_NAMESPACE::Reverse2(tag(), a); }
-  static TIGON_INLINE reg dup_even(reg a) { return hwy::HWY_NAMESPACE::DupEven(a); }
-  static TIGON_INLINE reg dup_odd(reg a) { return hwy::HWY_NAMESPACE::DupOdd(a); }
-  static TIGON_INLINE reg even_lanes(reg a, reg b) { return reg{pairs::every_second<0, size>(a.raw, b.raw)}; }
-  static TIGON_INLINE reg odd_lanes(reg a, reg b) { return reg{pairs::every_second<1, size>(a.raw, b.raw)}; }
-  static TIGON_INLINE reg zip_low(reg a, reg b) { return reg{pairs::zip<0, size>(a.raw, b.raw)}; }
-  static TIGON_INLINE reg zip_high(reg a, reg b) { return reg{pairs::zip<size / 2, size>(a.raw, b.raw)}; }
+  static TIGON_HOST_INLINE reg swap_pairs(reg a) { return hwy::HWY_NAMESPACE::Reverse2(tag(), a); }
+  static TIGON_HOST_INLINE reg dup_even(reg a) { return hwy::HWY_NAMESPACE::DupEven(a); }
+  static TIGON_HOST_INLINE reg dup_odd(reg a) { return hwy::HWY_NAMESPACE::DupOdd(a); }
+  static TIGON_HOST_INLINE reg even_lanes(reg a, reg b) { return reg{pairs::every_second<0, size>(a.raw, b.raw)}; }
+  static TIGON_HOST_INLINE reg odd_lanes(reg a, reg b) { return reg{pairs::every_second<1, size>(a.raw, b.raw)}; }
+  static TIGON_HOST_INLINE reg zip_low(reg a, reg b) { return reg{pairs::zip<0, size>(a.raw, b.raw)}; }
+  static TIGON_HOST_INLINE reg zip_high(reg a, reg b) { return reg{pairs::zip<size / 2, size>(a.raw, b.raw)}; }
 
-  static TIGON_INLINE A sum(reg a) {
+  static TIGON_HOST_INLINE A sum(reg a) {
     namespace hn = hwy::HWY_NAMESPACE;
     return hn::GetLane(hn::SumOfLanes(tag(), a));
   }
 
 #if defined(TIGON_X86) && HWY_TARGET <= HWY_AVX3
-  static TIGON_INLINE mask not_above(reg a, reg b) { return mask{x86::not_above(a.raw, b.raw)}; }
+  static TIGON_HOST_INLINE mask not_above(reg a, reg b) { return mask{x86::not_above(a.raw, b.raw)}; }
 #endif
 #if defined(TIGON_X86) && HWY_TARGET <= HWY_SSSE3
-  static TIGON_INLINE auto raw(reg a) { return a.raw; }
+  static TIGON_HOST_INLINE auto raw(reg a) { return a.raw; }
   template <class R>
-  static TIGON_INLINE reg from_raw(R r) {
+  static TIGON_HOST_INLINE reg from_raw(R r) {
     return reg{r};
   }
 #endif

@@ -62,31 +62,31 @@ struct lanes {
   using mask = words;  // all bits of a lane are set where the comparison holds
   static constexpr std::size_t size = 16 / sizeof(A);
 
-  static TIGON_INLINE reg set(A value) {
+  static TIGON_HOST_INLINE reg set(A value) {
     if constexpr (size == 4)
       return reg{value, value, value, value};
     else
       return reg{value, value};
   }
-  static TIGON_INLINE reg iota() {
+  static TIGON_HOST_INLINE reg iota() {
     if constexpr (size == 4)
       return reg{A(0), A(1), A(2), A(3)};
     else
       return reg{A(0), A(1)};
   }
-  static TIGON_INLINE reg load(const A* p) {
+  static TIGON_HOST_INLINE reg load(const A* p) {
     reg v;
     std::memcpy(&v, p, sizeof v);
     return v;
   }
-  static TIGON_INLINE void store(reg v, A* p) { std::memcpy(p, &v, sizeof v); }
+  static TIGON_HOST_INLINE void store(reg v, A* p) { std::memcpy(p, &v, sizeof v); }
 
-  static TIGON_INLINE reg add(reg a, reg b) { return a + b; }
-  static TIGON_INLINE reg sub(reg a, reg b) { return a - b; }
-  static TIGON_INLINE reg mul(reg a, reg b) { return a * b; }
-  static TIGON_INLINE reg div(reg a, reg b) { return a / b; }
-  static TIGON_INLINE reg neg(reg a) { return -a; }
-  static TIGON_INLINE reg fma(reg a, reg b, reg c) {
+  static TIGON_HOST_INLINE reg add(reg a, reg b) { return a + b; }
+  static TIGON_HOST_INLINE reg sub(reg a, reg b) { return a - b; }
+  static TIGON_HOST_INLINE reg mul(reg a, reg b) { return a * b; }
+  static TIGON_HOST_INLINE reg div(reg a, reg b) { return a / b; }
+  static TIGON_HOST_INLINE reg neg(reg a) { return -a; }
+  static TIGON_HOST_INLINE reg fma(reg a, reg b, reg c) {
     if constexpr (requires { native::fma(a, b, c); })
       return native::fma(a, b, c);
     else
@@ -96,86 +96,86 @@ struct lanes {
       return a * b + c;
 #endif
   }
-  static TIGON_INLINE reg fnma(reg a, reg b, reg c) {
+  static TIGON_HOST_INLINE reg fnma(reg a, reg b, reg c) {
     if constexpr (requires { native::fnma(a, b, c); })
       return native::fnma(a, b, c);
     else
       return fma(-a, b, c);
   }
-  static TIGON_INLINE reg min(reg a, reg b) {
+  static TIGON_HOST_INLINE reg min(reg a, reg b) {
     if constexpr (requires { native::min(a, b); })
       return native::min(a, b);
     else
       return select(lt(a, b), a, b);
   }
-  static TIGON_INLINE reg max(reg a, reg b) {
+  static TIGON_HOST_INLINE reg max(reg a, reg b) {
     if constexpr (requires { native::max(a, b); })
       return native::max(a, b);
     else
       return select(lt(b, a), a, b);
   }
-  static TIGON_INLINE reg abs(reg a) { return (reg)((words)a & ~(words)set(A(-0.0))); }
-  static TIGON_INLINE reg sqrt(reg a) {
+  static TIGON_HOST_INLINE reg abs(reg a) { return (reg)((words)a & ~(words)set(A(-0.0))); }
+  static TIGON_HOST_INLINE reg sqrt(reg a) {
     if constexpr (requires { native::square_root(a); })
       return native::square_root(a);
     else
       return each(a, [](A x, std::size_t) TIGON_LAMBDA { return std::sqrt(x); });
   }
   /// Numbers of this magnitude have no fraction: adding it rounds to a whole number. Larger ones, and NaN, stay.
-  static TIGON_INLINE reg round(reg a) {
+  static TIGON_HOST_INLINE reg round(reg a) {
     const reg whole = set(A(1) / std::numeric_limits<A>::epsilon()), sign = bit_and(a, set(A(-0.0)));
     const reg magnitude = abs(a);
     return select(lt(magnitude, whole), bit_or((magnitude + whole) - whole, sign), a);
   }
 
-  static TIGON_INLINE mask lt(reg a, reg b) { return (mask)(a < b); }
-  static TIGON_INLINE mask le(reg a, reg b) { return (mask)(a <= b); }
-  static TIGON_INLINE mask eq(reg a, reg b) { return (mask)(a == b); }
-  static TIGON_INLINE mask both(mask a, mask b) { return a & b; }
-  static TIGON_INLINE mask either(mask a, mask b) { return a | b; }
-  static TIGON_INLINE mask no(mask a) { return ~a; }
-  static TIGON_INLINE reg select(mask m, reg a, reg b) { return (reg)(((words)a & m) | ((words)b & ~m)); }
+  static TIGON_HOST_INLINE mask lt(reg a, reg b) { return (mask)(a < b); }
+  static TIGON_HOST_INLINE mask le(reg a, reg b) { return (mask)(a <= b); }
+  static TIGON_HOST_INLINE mask eq(reg a, reg b) { return (mask)(a == b); }
+  static TIGON_HOST_INLINE mask both(mask a, mask b) { return a & b; }
+  static TIGON_HOST_INLINE mask either(mask a, mask b) { return a | b; }
+  static TIGON_HOST_INLINE mask no(mask a) { return ~a; }
+  static TIGON_HOST_INLINE reg select(mask m, reg a, reg b) { return (reg)(((words)a & m) | ((words)b & ~m)); }
 
-  static TIGON_INLINE reg bit_and(reg a, reg b) { return (reg)((words)a & (words)b); }
-  static TIGON_INLINE reg bit_or(reg a, reg b) { return (reg)((words)a | (words)b); }
-  static TIGON_INLINE reg bit_xor(reg a, reg b) { return (reg)((words)a ^ (words)b); }
+  static TIGON_HOST_INLINE reg bit_and(reg a, reg b) { return (reg)((words)a & (words)b); }
+  static TIGON_HOST_INLINE reg bit_or(reg a, reg b) { return (reg)((words)a | (words)b); }
+  static TIGON_HOST_INLINE reg bit_xor(reg a, reg b) { return (reg)((words)a ^ (words)b); }
   template <int K>
-  static TIGON_INLINE reg shl(reg a) {
+  static TIGON_HOST_INLINE reg shl(reg a) {
     return (reg)((words)a << K);
   }
   template <int K>
-  static TIGON_INLINE reg shr(reg a) {
+  static TIGON_HOST_INLINE reg shr(reg a) {
     return (reg)((words)a >> K);
   }
 
   template <std::size_t Bit>
-  static TIGON_INLINE reg exchange(reg a) {
+  static TIGON_HOST_INLINE reg exchange(reg a) {
     return pairs::exchange<Bit, size>(a);
   }
-  static TIGON_INLINE reg swap_pairs(reg a) { return pairs::exchange<1, size>(a); }
-  static TIGON_INLINE reg dup_even(reg a) { return pairs::dup<0, size>(a); }
-  static TIGON_INLINE reg dup_odd(reg a) { return pairs::dup<1, size>(a); }
-  static TIGON_INLINE reg even_lanes(reg a, reg b) { return pairs::every_second<0, size>(a, b); }
-  static TIGON_INLINE reg odd_lanes(reg a, reg b) { return pairs::every_second<1, size>(a, b); }
-  static TIGON_INLINE reg zip_low(reg a, reg b) { return pairs::zip<0, size>(a, b); }
-  static TIGON_INLINE reg zip_high(reg a, reg b) { return pairs::zip<size / 2, size>(a, b); }
+  static TIGON_HOST_INLINE reg swap_pairs(reg a) { return pairs::exchange<1, size>(a); }
+  static TIGON_HOST_INLINE reg dup_even(reg a) { return pairs::dup<0, size>(a); }
+  static TIGON_HOST_INLINE reg dup_odd(reg a) { return pairs::dup<1, size>(a); }
+  static TIGON_HOST_INLINE reg even_lanes(reg a, reg b) { return pairs::every_second<0, size>(a, b); }
+  static TIGON_HOST_INLINE reg odd_lanes(reg a, reg b) { return pairs::every_second<1, size>(a, b); }
+  static TIGON_HOST_INLINE reg zip_low(reg a, reg b) { return pairs::zip<0, size>(a, b); }
+  static TIGON_HOST_INLINE reg zip_high(reg a, reg b) { return pairs::zip<size / 2, size>(a, b); }
 
-  static TIGON_INLINE A sum(reg a) {
+  static TIGON_HOST_INLINE A sum(reg a) {
     if constexpr (size == 4) a = a + exchange<2>(a);
     return a[0] + a[1];
   }
 
 #if defined(TIGON_X86)
-  static TIGON_INLINE auto raw(reg a) { return a; }
+  static TIGON_HOST_INLINE auto raw(reg a) { return a; }
   template <class R>
-  static TIGON_INLINE reg from_raw(R r) {
+  static TIGON_HOST_INLINE reg from_raw(R r) {
     return r;
   }
 #endif
 
  private:
   template <class F>
-  static TIGON_INLINE reg each(reg a, F f) {
+  static TIGON_HOST_INLINE reg each(reg a, F f) {
     for (std::size_t i = 0; i < size; ++i) a[i] = f(a[i], i);
     return a;
   }

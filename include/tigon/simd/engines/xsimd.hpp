@@ -38,98 +38,98 @@ struct xsimd::lanes {
   using mask = ::xsimd::batch_bool<A>;
   static constexpr std::size_t size = reg::size;
 
-  static TIGON_INLINE reg set(A value) { return reg(value); }
-  static TIGON_INLINE reg iota() {
+  static TIGON_HOST_INLINE reg set(A value) { return reg(value); }
+  static TIGON_HOST_INLINE reg iota() {
     alignas(64) A buffer[size];
     for (std::size_t i = 0; i < size; ++i) buffer[i] = static_cast<A>(i);
     return load(buffer);
   }
-  static TIGON_INLINE reg load(const A* p) { return reg::load_unaligned(p); }
-  static TIGON_INLINE void store(reg v, A* p) { v.store_unaligned(p); }
+  static TIGON_HOST_INLINE reg load(const A* p) { return reg::load_unaligned(p); }
+  static TIGON_HOST_INLINE void store(reg v, A* p) { v.store_unaligned(p); }
 
-  static TIGON_INLINE reg add(reg a, reg b) { return a + b; }
-  static TIGON_INLINE reg sub(reg a, reg b) { return a - b; }
-  static TIGON_INLINE reg mul(reg a, reg b) { return a * b; }
+  static TIGON_HOST_INLINE reg add(reg a, reg b) { return a + b; }
+  static TIGON_HOST_INLINE reg sub(reg a, reg b) { return a - b; }
+  static TIGON_HOST_INLINE reg mul(reg a, reg b) { return a * b; }
   // On 64-bit ARM xsimd's division and square root of f32 are estimates.
-  static TIGON_INLINE reg div(reg a, reg b) {
+  static TIGON_HOST_INLINE reg div(reg a, reg b) {
     if constexpr (requires { native::div(a.data, b.data); })
       return reg(native::div(a.data, b.data));
     else
       return a / b;
   }
-  static TIGON_INLINE reg neg(reg a) { return a ^ reg(A(-0.0)); }  // xsimd 8 subtracts from 0 on AVX-512
+  static TIGON_HOST_INLINE reg neg(reg a) { return a ^ reg(A(-0.0)); }  // xsimd 8 subtracts from 0 on AVX-512
   // xsimd 8 multiplies and adds with two roundings on AVX-512, and subtracts so on ARM.
-  static TIGON_INLINE reg fma(reg a, reg b, reg c) {
+  static TIGON_HOST_INLINE reg fma(reg a, reg b, reg c) {
     if constexpr (requires { native::fma(a.data, b.data, c.data); })
       return reg(native::fma(a.data, b.data, c.data));
     else
       return ::xsimd::fma(a, b, c);
   }
-  static TIGON_INLINE reg fnma(reg a, reg b, reg c) {
+  static TIGON_HOST_INLINE reg fnma(reg a, reg b, reg c) {
     if constexpr (requires { native::fnma(a.data, b.data, c.data); })
       return reg(native::fnma(a.data, b.data, c.data));
     else
       return ::xsimd::fnma(a, b, c);
   }
   // Where one operand is a NaN, xsimd 8 keeps b on x86, and later versions keep a.
-  static TIGON_INLINE reg min(reg a, reg b) {
+  static TIGON_HOST_INLINE reg min(reg a, reg b) {
     if constexpr (requires { native::min(a.data, b.data); })
       return reg(native::min(a.data, b.data));
     else
       return select(a < b, a, b);
   }
-  static TIGON_INLINE reg max(reg a, reg b) {
+  static TIGON_HOST_INLINE reg max(reg a, reg b) {
     if constexpr (requires { native::max(a.data, b.data); })
       return reg(native::max(a.data, b.data));
     else
       return select(b < a, a, b);
   }
-  static TIGON_INLINE reg abs(reg a) { return ::xsimd::abs(a); }
-  static TIGON_INLINE reg sqrt(reg a) {
+  static TIGON_HOST_INLINE reg abs(reg a) { return ::xsimd::abs(a); }
+  static TIGON_HOST_INLINE reg sqrt(reg a) {
     if constexpr (requires { native::square_root(a.data); })
       return reg(native::square_root(a.data));
     else
       return ::xsimd::sqrt(a);
   }
-  static TIGON_INLINE reg round(reg a) { return ::xsimd::nearbyint(a); }
+  static TIGON_HOST_INLINE reg round(reg a) { return ::xsimd::nearbyint(a); }
 
-  static TIGON_INLINE mask lt(reg a, reg b) { return a < b; }
-  static TIGON_INLINE mask le(reg a, reg b) { return a <= b; }
-  static TIGON_INLINE mask eq(reg a, reg b) { return a == b; }
-  static TIGON_INLINE mask both(mask a, mask b) { return a & b; }
-  static TIGON_INLINE mask either(mask a, mask b) { return a | b; }
-  static TIGON_INLINE mask no(mask a) { return ~a; }
-  static TIGON_INLINE reg select(mask m, reg a, reg b) { return ::xsimd::select(m, a, b); }
+  static TIGON_HOST_INLINE mask lt(reg a, reg b) { return a < b; }
+  static TIGON_HOST_INLINE mask le(reg a, reg b) { return a <= b; }
+  static TIGON_HOST_INLINE mask eq(reg a, reg b) { return a == b; }
+  static TIGON_HOST_INLINE mask both(mask a, mask b) { return a & b; }
+  static TIGON_HOST_INLINE mask either(mask a, mask b) { return a | b; }
+  static TIGON_HOST_INLINE mask no(mask a) { return ~a; }
+  static TIGON_HOST_INLINE reg select(mask m, reg a, reg b) { return ::xsimd::select(m, a, b); }
 
-  static TIGON_INLINE reg bit_and(reg a, reg b) { return a & b; }
-  static TIGON_INLINE reg bit_or(reg a, reg b) { return a | b; }
-  static TIGON_INLINE reg bit_xor(reg a, reg b) { return a ^ b; }
+  static TIGON_HOST_INLINE reg bit_and(reg a, reg b) { return a & b; }
+  static TIGON_HOST_INLINE reg bit_or(reg a, reg b) { return a | b; }
+  static TIGON_HOST_INLINE reg bit_xor(reg a, reg b) { return a ^ b; }
   template <int K>
-  static TIGON_INLINE reg shl(reg a) {
+  static TIGON_HOST_INLINE reg shl(reg a) {
     return reg(native::on_words<word>(a.data, [](auto bits) { return bits << K; }));
   }
   template <int K>
-  static TIGON_INLINE reg shr(reg a) {
+  static TIGON_HOST_INLINE reg shr(reg a) {
     return reg(native::on_words<word>(a.data, [](auto bits) { return bits >> K; }));
   }
 
   // xsimd 8 permutes across the whole register, with a vector of indices.
   template <std::size_t Bit>
-  static TIGON_INLINE reg exchange(reg a) {
+  static TIGON_HOST_INLINE reg exchange(reg a) {
     return reg(pairs::exchange<Bit, size>(a.data));
   }
-  static TIGON_INLINE reg swap_pairs(reg a) { return exchange<1>(a); }
-  static TIGON_INLINE reg dup_even(reg a) { return reg(pairs::dup<0, size>(a.data)); }
-  static TIGON_INLINE reg dup_odd(reg a) { return reg(pairs::dup<1, size>(a.data)); }
-  static TIGON_INLINE reg even_lanes(reg a, reg b) { return reg(pairs::every_second<0, size>(a.data, b.data)); }
-  static TIGON_INLINE reg odd_lanes(reg a, reg b) { return reg(pairs::every_second<1, size>(a.data, b.data)); }
-  static TIGON_INLINE reg zip_low(reg a, reg b) { return reg(pairs::zip<0, size>(a.data, b.data)); }
-  static TIGON_INLINE reg zip_high(reg a, reg b) { return reg(pairs::zip<size / 2, size>(a.data, b.data)); }
+  static TIGON_HOST_INLINE reg swap_pairs(reg a) { return exchange<1>(a); }
+  static TIGON_HOST_INLINE reg dup_even(reg a) { return reg(pairs::dup<0, size>(a.data)); }
+  static TIGON_HOST_INLINE reg dup_odd(reg a) { return reg(pairs::dup<1, size>(a.data)); }
+  static TIGON_HOST_INLINE reg even_lanes(reg a, reg b) { return reg(pairs::every_second<0, size>(a.data, b.data)); }
+  static TIGON_HOST_INLINE reg odd_lanes(reg a, reg b) { return reg(pairs::every_second<1, size>(a.data, b.data)); }
+  static TIGON_HOST_INLINE reg zip_low(reg a, reg b) { return reg(pairs::zip<0, size>(a.data, b.data)); }
+  static TIGON_HOST_INLINE reg zip_high(reg a, reg b) { return reg(pairs::zip<size / 2, size>(a.data, b.data)); }
 
   // Not by xsimd's own, whose order and name depend on the version: in the order of xsimd 8, which adds neighbours last
   // where it has an instruction for them.
   template <std::size_t Bit = size / 2>
-  static TIGON_INLINE A sum(reg a) {
+  static TIGON_HOST_INLINE A sum(reg a) {
 #if defined(__SSE2__) && !defined(__SSE3__)
     constexpr bool neighbours = false;
 #else
@@ -148,9 +148,9 @@ struct xsimd::lanes {
   }
 
 #if defined(TIGON_X86)
-  static TIGON_INLINE auto raw(reg a) { return a.data; }
+  static TIGON_HOST_INLINE auto raw(reg a) { return a.data; }
   template <class R>
-  static TIGON_INLINE reg from_raw(R r) {
+  static TIGON_HOST_INLINE reg from_raw(R r) {
     return reg(r);
   }
 #endif

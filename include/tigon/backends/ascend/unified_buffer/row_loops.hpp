@@ -108,8 +108,12 @@ struct block_of_operand<matrix_view<T>> {
 };
 template <class T>
 struct block_of_operand<vector_view<T>> : block_of_operand<matrix_view<T>> {};
+template <class T>
+struct block_of_operand<simd::rows_of<T>> : block_of_operand<matrix_view<T>> {};
 template <class Output>
 struct block_of_operand<simd::often_zero<Output>> : block_of_operand<Output> {};
+template <class Operand>
+struct block_of_operand<simd::cached<Operand>> : block_of_operand<Operand> {};
 template <class Operand>
 struct block_of_operand<simd::read_again<Operand>> : block_of_operand<Operand> {};
 template <class A>
@@ -134,7 +138,15 @@ class row_on_tiles {
       : i(row), cols(width), tiles_(&tiles), scratch_(scratch), stride_(stride) {}
 
   TIGON_INLINE bool first() const { return true; }
-  TIGON_INLINE row_on_tiles narrow(std::size_t width) const { return part(first_, width); }
+  template <class S>
+  TIGON_INLINE void save(S& to, std::type_identity_t<S> value) const {
+    lanes(i, cols).save(to, value);
+  }
+  TIGON_INLINE void sync() const {}
+  template <class S, std::size_t N>
+  TIGON_INLINE auto array() const {
+    return lanes(i, cols).template array<S, N>();
+  }
   TIGON_INLINE row_on_tiles part(std::size_t first, std::size_t width) const {
     row_on_tiles row = *this;
     row.first_ = first, row.cols = width;
@@ -193,6 +205,14 @@ class row_on_tiles {
   TIGON_INLINE vector_view<T> memory(vector_view<T> v, std::size_t j, std::size_t n) const {
     return {v.data + first_ + j, n};
   }
+  template <class T>
+  TIGON_INLINE vector_view<T> memory(simd::rows_of<T> r, std::size_t j, std::size_t n) const {
+    return memory(r.part, j, n);
+  }
+  template <class Operand>
+  TIGON_INLINE auto memory(simd::cached<Operand> y, std::size_t j, std::size_t n) const {
+    return memory(y.operand, j, n);
+  }
   template <class Output>
   TIGON_INLINE output_of<Output> memory(simd::often_zero<Output> y, std::size_t j, std::size_t n) const {
     return memory(y.output, j, n);
@@ -200,6 +220,8 @@ class row_on_tiles {
   static TIGON_INLINE std::size_t width_of(const auto& operand) {
     if constexpr (requires { operand.row_stride; })
       return operand.cols;
+    else if constexpr (requires { operand.part; })
+      return operand.part.cols;
     else
       return operand.size;
   }
@@ -216,6 +238,10 @@ class row_on_tiles {
   }
   template <class Operand>
   TIGON_INLINE input_of<Operand> input(simd::read_again<Operand> x, std::size_t j, std::size_t n) const {
+    return input(x.operand, j, n);
+  }
+  template <class Operand>
+  TIGON_INLINE input_of<Operand> input(simd::cached<Operand> x, std::size_t j, std::size_t n) const {
     return input(x.operand, j, n);
   }
   template <class T>
@@ -269,12 +295,11 @@ struct rows_on_tiles : on_tiles<B, Op, P> {
       run<A>(ctx, rows, cols, fn, nullptr, {});
     }
     template <class A, class F>
-    static void for_rows_with_scratch(context& ctx, std::size_t rows, std::size_t cols, std::size_t scratch_rows,
-                                      F fn) {
+    static void for_rows(context& ctx, std::size_t rows, std::size_t cols, simd::row_loop how, F fn) {
       const std::size_t stride = workspace::padded<A>(cols);
       workspace::frame frame(ctx.workspace());
-      A* const scratch = frame.template take<A>(ctx.executor().workers() * scratch_rows * stride);
-      run<A>(ctx, rows, cols, fn, scratch, {scratch_rows * stride, stride});
+      A* const scratch = frame.template take<A>(ctx.executor().workers() * how.scratch * stride);
+      run<A>(ctx, rows, cols, fn, scratch, {how.scratch * stride, stride});
     }
 
    private:

@@ -125,40 +125,6 @@ struct on_tiles : B {
                          std::apply([](auto... y) { return std::tuple(tile_output(y)...); }, out.y)));
     }
 
-    /// Below the row's maximum, which is looked for first, with sums of blocks in f64. What is kept stays in the buffer
-    /// where a row has one block, and is made twice where it has several.
-    template <class Program, class X, class T>
-    static void map_below_max(context& ctx, Program program, simd::reads<matrix_view<X>> in,
-                              simd::writes<matrix_view<T>> out) {
-      using A = accumulator_t<T>;
-      using plan = unified_buffer::plan<B, Op, P, A>;
-      const matrix_view<const T> x = std::get<0>(in.x);
-      for_row_blocks<plan>(
-          ctx, x.rows, x.cols, cut_of_rows<plan, Op, P>(x.rows, x.cols),
-          [=](auto& core, auto& xt, auto& yt, auto& kept, auto& top, auto& sum) TIGON_LAMBDA {
-            core.each_row([=](std::size_t i)
-                              TIGON_LAMBDA { top[i] = -std::numeric_limits<A>::infinity(), sum[i] = 0; });
-            core.pass(reads(xt), writes(), [=](auto row, auto xv) TIGON_LAMBDA {
-              top[row.i] = math::max(top[row.i], row.max(tigon::reads(xv), [](auto v) { return v; }));
-            });
-            const auto reduce = [=](auto row, auto xv, auto ev) TIGON_LAMBDA {
-              return row.map_sum(tigon::reads(xv), tigon::writes(ev), [=, below = top[row.i]](auto v) {
-                const auto e = program.reduce(below, v);
-                return simd::pack{e, e};
-              });
-            };
-            core.pass(reads(xt, kept), writes(),
-                      [=](auto row, auto xv, auto ev) TIGON_LAMBDA { sum[row.i] += reduce(row, xv, ev); });
-            const bool gone = !core.whole_rows();
-            core.pass(reads(xt, kept), writes(yt), [=](auto row, auto xv, auto ev, auto yv) TIGON_LAMBDA {
-              if (gone) reduce(row, xv, ev);
-              const A value = program.finish(static_cast<A>(sum[row.i]), A(1));
-              row.map(tigon::reads(ev), tigon::writes(yv), [=](auto e) { return program.map(value, e); });
-            });
-          },
-          x, std::get<0>(out.y), scratch<A>{}, local<A>{}, local<double>{});
-    }
-
    private:
     template <class Program, class... X, class... M, class... N, class... S, class... D, class... Y, class... F,
               class... T>

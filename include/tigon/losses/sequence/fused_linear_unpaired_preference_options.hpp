@@ -1,0 +1,95 @@
+// The tag, options and operands of fused_linear_unpaired_preference.
+#ifndef TIGON_LOSSES_SEQUENCE_FUSED_LINEAR_UNPAIRED_PREFERENCE_OPTIONS_HPP
+#define TIGON_LOSSES_SEQUENCE_FUSED_LINEAR_UNPAIRED_PREFERENCE_OPTIONS_HPP
+
+#include <tigon/losses/sequence/sequence_tokens.hpp>
+
+namespace tigon {
+
+namespace op {
+struct fused_linear_unpaired_preference {
+  static constexpr std::string_view name = "fused_linear_unpaired_preference";
+};
+}  // namespace op
+
+/// A sequence, the argument of an unpaired loss.
+struct preference_sequence {
+  std::size_t index = 0;
+  bool desirable = false;
+  double logp = 0;   ///< sum or mean over the tokens that count
+  double ratio = 0;  ///< the same minus the reference's, or the same
+};
+
+struct sequence_value {
+  double loss = 0, dlogp = 0;
+};
+
+/// sequence_value f(const preference_sequence&)
+using sequence_loss = detail::function_ref<sequence_value(const preference_sequence&)>;
+
+/// The contract is in losses/fused_linear_unpaired_preference.hpp.
+struct unpaired_options {
+  std::int64_t ignore_index = -100;
+  double upstream = 1;     ///< gradients are those of the loss times this
+  double denominator = 0;  ///< instead of B, for a batch in several calls; 0: B
+  double softcap = 0;      ///< above 0: of both layers softcap tanh(z / softcap) in the place of z; 0: none
+};
+
+/// The options of the base itself; losses of their own name have their own defaults.
+struct fused_linear_unpaired_preference_options {
+  unpaired_options sequences{};
+  double beta = 0.1;  ///< of the rewards
+  bool average_log_prob = false;
+};
+
+/// The sequences of a call.
+struct unpaired_batch {
+  token_ids target;                         ///< [B, len]
+  std::span<const std::uint8_t> desirable;  ///< [B], 0 or not
+};
+
+/// The loss, and optional results without gradients; a span without memory is not written. Sums are over the desirable
+/// (chosen) and the other (rejected) sequences.
+template <class A>
+struct unpaired_results {
+  std::span<A> loss{};                                        // [1], which has to be there
+  std::span<A> logps{}, rewards{};                            // [B] s and beta (s - s0)
+  std::span<A> chosen_logps_sum{}, rejected_logps_sum{};      // [1]
+  std::span<A> chosen_logits_sum{}, rejected_logits_sum{};    // [1] over all positions and classes
+  std::span<A> chosen_rewards_sum{}, rejected_rewards_sum{};  // [1]
+  std::span<std::int64_t> empty_sequences{};                  // [1]
+};
+
+namespace detail {
+inline namespace TIGON_ABI {
+/// From log-probabilities of tokens to the loss, the results and the tokens' u.
+template <class A>
+struct unpaired_losses {
+  sequence_scores<A> score;
+  std::span<const std::uint8_t> desirable;
+  sequence_loss f;
+  double beta, per_sequence, upstream;
+  unpaired_results<A> out;
+  double loss = 0, logps[2] = {}, rewards[2] = {};  ///< of the others, of the desirable
+  std::int64_t empty = 0;
+
+  TIGON_NOINLINE void operator()(std::size_t begin, std::size_t n) {
+    for (std::size_t b = begin; b < begin + n; ++b) {
+      const bool liked = desirable[b] != 0;
+      const sequence_logp s = score(b);
+      const sequence_value v = f({b, liked, s.logp, s.ratio});
+      loss += per_sequence * v.loss;
+      logps[liked] += s.logp, rewards[liked] += beta * s.ratio;
+      empty += s.empty ? 1 : 0;
+      if (out.logps.data() != nullptr) out.logps[b] = static_cast<A>(s.logp);
+      if (out.rewards.data() != nullptr) out.rewards[b] = static_cast<A>(beta * s.ratio);
+      score.spread(b, per_sequence * upstream * v.dlogp / s.divisor);
+    }
+  }
+};
+}  // namespace TIGON_ABI
+}  // namespace detail
+
+}  // namespace tigon
+
+#endif  // TIGON_LOSSES_SEQUENCE_FUSED_LINEAR_UNPAIRED_PREFERENCE_OPTIONS_HPP

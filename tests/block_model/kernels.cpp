@@ -1,0 +1,162 @@
+// Kernels of row programs on the model of a device, whose results are compared with those of single numbers. Under
+// ThreadSanitizer, without which the model shows little. `block_model_without_*` are the same kernels without what makes
+// them right: CMakeLists.txt expects a race of two and wrong numbers of the third.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <string>
+#include <tigon/losses/selective_log_softmax.hpp>
+#include <tigon/ops/attn_res.hpp>
+#include <tigon/ops/group_norm.hpp>
+#include <tigon/ops/moe_router.hpp>
+#include <tigon/ops/rms_norm.hpp>
+#include <tigon/ops/softmax.hpp>
+#include <vector>
+
+#include "backend.hpp"
+
+namespace {
+
+using namespace tigon;
+using test::block_model;
+using test::block_model_lacking;
+using test::lacking;
+using numbers = std::vector<float>;
+
+numbers some(std::size_t n, unsigned seed) {
+  numbers values(n);
+  for (float& v : values) {
+    seed = seed * 1664525u + 1013904223u;
+    v = static_cast<float>(seed >> 8) / static_cast<float>(1u << 23) - 1;
+  }
+  return values;
+}
+matrix_view<float> matrix(numbers& values, std::size_t cols) { return {values.data(), values.size() / cols, cols}; }
+numbers joined(std::initializer_list<numbers> parts) {
+  numbers all;
+  for (const numbers& part : parts) all.insert(all.end(), part.begin(), part.end());
+  return all;
+}
+const float nan = std::numeric_limits<float>::quiet_NaN();
+
+template <class B>
+numbers softmax(std::size_t rows, std::size_t cols) {
+  numbers x = some(rows * cols, 1), dy = some(rows * cols, 2), y(rows * cols, nan), dx(rows * cols, nan);
+  softmax_forward<B>(matrix(x, cols), matrix(y, cols));
+  softmax_backward<B>(matrix(dy, cols), matrix(y, cols), matrix(dx, cols));
+  return joined({y, dx});
+}
+
+template <class B>
+numbers rms_norm(std::size_t rows, std::size_t cols) {
+  numbers x = some(rows * cols, 1), dy = some(rows * cols, 2), w = some(cols, 3);
+  numbers y(rows * cols, nan), dx(rows * cols, nan), rstd(rows, nan), dw(cols, nan);
+  rms_norm_forward<B>(matrix(x, cols), w, matrix(y, cols), rstd);
+  rms_norm_backward<B>(matrix(dy, cols), matrix(x, cols), w, rstd, matrix(dx, cols), dw);
+  return joined({y, rstd, dx, dw});
+}
+
+/// A channel a group, two, and a group of so few numbers that it is computed in f64.
+template <class B>
+numbers group_norm(std::size_t channels, std::size_t groups, std::size_t positions) {
+  const std::size_t rows = 2 * channels;
+  numbers x = some(rows * positions, 1), dy = some(rows * positions, 2), w = some(channels, 3), b = some(channels, 4);
+  numbers y(rows * positions, nan), dx(rows * positions, nan), mean(2 * groups, nan), rstd(2 * groups, nan);
+  numbers dw(channels, nan), db(channels, nan);
+  const group_norm_options opt{.groups = groups};
+  group_norm_forward<B>(matrix(x, positions), w, b, matrix(y, positions), mean, rstd, opt);
+  group_norm_backward<B>(matrix(dy, positions), matrix(x, positions), w, mean, rstd,
+                         norm_gradients{matrix(dx, positions), dw, db}, opt);
+  return joined({y, mean, rstd, dx, dw, db});
+}
+
+template <class B>
+numbers attn_res(std::size_t blocks, std::size_t rows, std::size_t cols) {
+  const std::size_t all = blocks * rows * cols;
+  numbers v = some(all, 1), query = some(cols, 2), norm = some(cols, 3), dy = some(rows * cols, 4);
+  numbers y(rows * cols, nan), alpha(rows * blocks, nan), rstd(rows * blocks, nan), dv(all, nan);
+  numbers dquery(cols, nan), dnorm(cols, nan);
+  const auto from = blocks_view<float>::stacked(v.data(), blocks, rows, cols),
+             to = blocks_view<float>::stacked(dv.data(), blocks, rows, cols);
+  attn_res_forward<B, float>(from, query, norm, matrix(y, cols), alpha, rstd);
+  attn_res_backward<B, float>(matrix(dy, cols), from, query, norm, {alpha, rstd},
+                              attn_res_gradients{to, dquery, dnorm});
+  return joined({y, alpha, rstd, dv, dquery, dnorm});
+}
+
+template <class B>
+numbers moe_router(std::size_t tokens, std::size_t experts, std::size_t k, bool normalise) {
+  numbers logits = some(tokens * experts, 1), bias = some(experts, 2), dweights = some(tokens * k, 3);
+  numbers weights(tokens * k, nan), dlogits(tokens * experts, nan);
+  std::vector<std::int32_t> chosen(tokens * k, -1);
+  const matrix_view<std::int32_t> indices(chosen.data(), tokens, k);
+  const moe_router_options opt{.normalise = normalise};
+  moe_router_forward<B>(matrix(logits, experts), bias, indices, matrix(weights, k), opt);
+  moe_router_backward<B>(matrix(dweights, k), matrix(logits, experts), indices, matrix(dlogits, experts), opt);
+  return joined({weights, dlogits, numbers(chosen.begin(), chosen.end())});
+}
+
+/// Logits that rise from block to block, so that the maximum changes and is summed apart.
+template <class B>
+numbers selective_log_softmax(std::size_t rows, std::size_t cols) {
+  using K = kernel_for<op::selective_log_softmax, B>;
+  numbers logits = some(rows * cols, 1), logp(rows, nan), dlogits(rows * cols, nan), u = some(rows, 2);
+  for (std::size_t i = 0; i < rows; ++i) logits[(i + 1) * cols - 1] = 20;
+  std::vector<std::int64_t> column(rows);
+  for (std::size_t i = 0; i < rows; ++i) column[i] = i == 1 ? -1 : static_cast<std::int64_t>(i * 7 % cols);
+  u[1] = 0;
+  std::vector<lse_parts<float>> lse(rows);
+  context& ctx = default_context();
+  K::template forward<B, float>(matrix(logits, cols), column.data(), 1.5, logp.data(), lse.data(), ctx);
+  K::template backward<B, float>(matrix(logits, cols), lse.data(), {column.data(), u.data()}, {}, 1.5,
+                                 matrix(dlogits, cols), ctx);
+  numbers rest;
+  for (const lse_parts<float>& one : lse) rest.push_back(one.top), rest.push_back(one.rest);
+  return joined({logp, rest, dlogits});
+}
+
+void expect_same(const numbers& seen, const numbers& expected) {
+  ASSERT_EQ(seen.size(), expected.size());
+  for (std::size_t i = 0; i < seen.size(); ++i)
+    ASSERT_NEAR(seen[i], expected[i], 4e-6f * (1 + std::abs(expected[i]))) << "number " << i;
+}
+
+template <class B>
+void expect_group_norm(std::size_t channels, std::size_t groups, std::size_t positions) {
+  expect_same(group_norm<B>(channels, groups, positions), group_norm<backends::generic>(channels, groups, positions));
+}
+
+TEST(block_model, softmax) {
+  for (const std::size_t cols : {1, 2, 37})
+    expect_same(softmax<block_model>(3, cols), softmax<backends::generic>(3, cols));
+}
+TEST(block_model, rms_norm) {
+  for (const std::size_t cols : {1, 2, 37})
+    expect_same(rms_norm<block_model>(3, cols), rms_norm<backends::generic>(3, cols));
+}
+TEST(block_model, group_norm) {
+  expect_group_norm<block_model>(4, 4, 41);
+  expect_group_norm<block_model>(4, 2, 41);
+  expect_group_norm<block_model>(2, 2, 5);
+}
+TEST(block_model, attn_res) { expect_same(attn_res<block_model>(6, 2, 70), attn_res<backends::generic>(6, 2, 70)); }
+TEST(block_model, moe_router) {
+  for (const bool normalise : {true, false})
+    expect_same(moe_router<block_model>(3, 17, 4, normalise), moe_router<backends::generic>(3, 17, 4, normalise));
+}
+TEST(block_model, selective_log_softmax) {
+  for (const std::size_t cols : {7, 4100})
+    expect_same(selective_log_softmax<block_model>(3, cols), selective_log_softmax<backends::generic>(3, cols));
+}
+
+using without_sync = block_model_lacking<lacking::sync>;
+TEST(block_model_without_sync, group_norm) { (void)group_norm<without_sync>(4, 4, 41); }
+TEST(block_model_without_sync, moe_router) { (void)moe_router<without_sync>(3, 17, 4, false); }
+TEST(block_model_without_sync, attn_res) { (void)attn_res<without_sync>(6, 2, 70); }
+using without_shared_arrays = block_model_lacking<lacking::shared_arrays>;
+TEST(block_model_without_shared_arrays, selective_log_softmax) {
+  expect_same(selective_log_softmax<without_shared_arrays>(3, 7), selective_log_softmax<backends::generic>(3, 7));
+}
+
+}  // namespace
