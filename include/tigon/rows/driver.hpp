@@ -73,6 +73,10 @@ concept loops_over_rows = requires { typename B::rows::row_loops; };
 template <class B>
 concept sums_over_rows = requires { typename B::rows::row_sums; };
 
+/// A backend whose driver has partial rows of its own for sums over the rows: partials_workspace<A>(rows, cols, gradients).
+template <class B>
+concept sums_programs = requires { B::rows::template partials_workspace<float>(1, 1, 1); };
+
 // Arguments.
 
 /// The group of this kind among the arguments of a driver, or an empty one.
@@ -255,7 +259,7 @@ template <class P, class Reduction>
 struct direct_and_reduce {
   P p;
   Reduction reduction;
-  direct_and_reduce(P program, Reduction of) : p(program), reduction(of) {}
+  TIGON_INLINE direct_and_reduce(P program, Reduction of) : p(program), reduction(of) {}
   template <class... V>
   TIGON_INLINE auto operator()(V... v) const {
     return joined(as_pack(p.direct(v...)), as_pack(reduction(v...)));
@@ -343,7 +347,7 @@ struct bound_program<P, of_rows<N...>, saves<S...>> {
   }
   // Out of line: most rows are reduced once.
   template <class Row, class State, class... X>
-  TIGON_NOINLINE auto reduced_again(Row row, State state, reads<X...> in) const {
+  TIGON_RARE auto reduced_again(Row row, State state, reads<X...> in) const {
     return reduced_from(row, state, in);
   }
   template <class Row, class... X>

@@ -76,7 +76,8 @@ A* half_a_page_on(A* p) {
 
 template <class B, class A>
 constexpr std::size_t partials_workspace(rows_of_all rows, std::size_t cols, std::size_t count) {
-  return tigon::detail::most_of_parts<B>([=]<class P>() {
+  return tigon::detail::most_of_parts<B>([=]<class P>() -> std::size_t {
+    if constexpr (rows::sums_programs<P>) return P::rows::template partials_workspace<A>(rows.count, cols, count);
     const std::size_t tasks = detail::partial_tasks<P>(rows);
     const std::size_t sums = rows_per_sum(detail::rows_per_partial(rows.count, tasks));
     return workspace::bytes_for<A>(workspace::product(tasks, count, sums, workspace::padded<A>(cols)) +
