@@ -52,6 +52,15 @@ TIGON_TAGGED inline context& default_context() {
   return instance;
 }
 
+/// The context of a call of backend B that names none: that of B, if it states one by a function of this name.
+template <class B>
+TIGON_INLINE context& default_context() {
+  if constexpr (requires { B::default_context(); })
+    return B::default_context();
+  else
+    return default_context();
+}
+
 }  // namespace tigon
 
 #endif  // TIGON_CORE_CONTEXT_HPP

@@ -38,10 +38,20 @@ struct cuda : generic {
   using overrides = op_list<op::rms_norm, op::layer_norm, op::softmax>;
   /// Operators that are made of row programs alone.
   using shared = op_list<op::geglu, op::relu_squared, op::swiglu, op::swiglu_fused>;
+  /// CUDA's default stream, with a growing workspace of the calling thread's own.
+  static context& default_context() {
+    thread_local workspace scratch(gpu::memory(nullptr));
+    thread_local context instance(serial(), scratch, gpu::queue(nullptr));
+    return instance;
+  }
 };
 
 }  // namespace TIGON_ABI
 }  // namespace backends
 }  // namespace tigon
+
+// Everything it overrides:
+#include <tigon/backends/cuda/norms.hpp>
+#include <tigon/backends/cuda/softmax.hpp>
 
 #endif  // TIGON_BACKENDS_CUDA_BACKEND_HPP

@@ -45,7 +45,7 @@ __global__ void __launch_bounds__(256) map_columns(const Call call, std::size_t 
     for (std::size_t j = first; j < cols; j += step) {
       result r[N];
       if (kept) {
-        loaded_columns<N, typename Call::operands> c;
+        loaded_columns<keeps::rows, N, typename Call::operands> c;
         c.load(call.x, i, j);
         c.template each<V>(call.x, i, j, [&](int u, auto... v) { r[u] = map(v...); });
       } else {
@@ -59,13 +59,16 @@ __global__ void __launch_bounds__(256) map_columns(const Call call, std::size_t 
   }
 }
 
+/// Columns that a block of add_tasks has.
+inline constexpr unsigned columns_of_block = 8;
+
 /// The rows of a task, one after the other, and K sums over them of each column: K partial rows, `stride` elements apart. A
-/// row is on its way while the one before it is reduced.
+/// block has a row on its way while it reduces the one before; of groups of lanes there are enough.
 template <class Shape, int N, int K, class Call>
 __global__ void __launch_bounds__(Shape::most_threads)
     add_rows(const Call call, std::size_t rows, std::size_t per_task, unsigned cols, typename Call::A* partials,
              std::size_t stride) {
-  using thread = row_thread<Shape, N, Call>;
+  using thread = row_thread<Shape, N, Call, Shape::keeps_vectors ? keeps::vectors_too : keeps::rows>;
   using group = typename thread::group;
   using A = typename Call::A;
   A* const own = partials + blockIdx.x * K * stride;
@@ -74,15 +77,20 @@ __global__ void __launch_bounds__(Shape::most_threads)
 
   const std::size_t begin = blockIdx.x * per_task, end = rows < begin + per_task ? rows : begin + per_task;
   typename thread::columns now[thread::vectors], next[thread::vectors];
-  std::size_t i = begin + group::index();
-  if (i < end) thread{call, i, cols, now}.load();
+  thread{call, begin, cols, now}.load_vectors();
   sums.clear(thread{call, begin, cols, now});
+  std::size_t i = begin + group::index();
+  if (group::is_block) thread{call, i, cols, now}.load();
   for (; i < end; i += group::count()) {
-    if (i + group::count() < end) thread{call, i + group::count(), cols, next}.load();
+    if constexpr (!group::is_block)
+      thread{call, i, cols, now}.load();
+    else if (i + 1 < end)
+      thread{call, i + 1, cols, next}.load();
     const thread row{call, i, cols, now};
     row.store_and_add(row.mapping(), sums, std::make_index_sequence<K>());
+    if constexpr (group::is_block)
 #pragma unroll
-    for (int t = 0; t < Shape::kept; ++t) now[t] = next[t];
+      for (int t = 0; t < Shape::kept; ++t) now[t].take_rows(next[t]);
   }
 
   if constexpr (Shape::kept != 0 && group::is_block) {
@@ -107,23 +115,36 @@ __global__ void __launch_bounds__(Shape::most_threads)
   }
 }
 
-/// out[j], or out[j] + it, from the partial rows of all tasks, added in f64: 16 threads a column, each over every 16th task.
+/// out[j], or out[j] + it, from the partial rows of all tasks, added in f64. A block has 8 columns; each of its threads two
+/// or four of them, over every 64th or 128th task.
 template <class A, class T>
-__global__ void __launch_bounds__(512)
+__global__ void __launch_bounds__(256)
     add_tasks(const A* partials, std::size_t tasks, std::size_t stride, unsigned cols, T* out, bool accumulate) {
-  constexpr unsigned threads = 16;
-  __shared__ double of_thread[threads][warp + 1];
-  const unsigned j = blockIdx.x * warp + threadIdx.x;
-  double sum = 0;
-  if (j < cols)
-    for (std::size_t task = threadIdx.y; task < tasks; task += threads)
-      sum += static_cast<double>(partials[task * stride + j]);
-  of_thread[threadIdx.y][threadIdx.x] = sum;
+  constexpr int N = access_bytes / sizeof(A), lanes = columns_of_block / N, threads = 256 / lanes;
+  __shared__ double of_thread[threads][columns_of_block];
+  const unsigned lane = threadIdx.x % lanes, at = threadIdx.x / lanes, first = blockIdx.x * columns_of_block;
+  double sum[N] = {};
+#pragma unroll 4
+  for (std::size_t task = at; task < tasks; task += threads) {
+    elements<N, A> e;
+    e.load(partials + task * stride + first + lane * N);  // rows are padded
+#pragma unroll
+    for (int u = 0; u < N; ++u) sum[u] += static_cast<double>(e.template get<A>(u));
+  }
+#pragma unroll
+  for (int u = 0; u < N; ++u) of_thread[at][lane * N + u] = sum[u];
+  for (unsigned half = threads / 2; half >= warp; half /= 2) {
+    __syncthreads();
+    if (at < half)
+#pragma unroll
+      for (int u = 0; u < N; ++u) of_thread[at][lane * N + u] += of_thread[at + half][lane * N + u];
+  }
   __syncthreads();
-  if (threadIdx.y != 0 || j >= cols) return;
-  for (unsigned k = 1; k < threads; ++k) sum += of_thread[k][threadIdx.x];
-  if (accumulate) sum += static_cast<double>(static_cast<A>(out[j]));
-  out[j] = static_cast<T>(static_cast<A>(sum));
+  const unsigned j = first + threadIdx.x;
+  if (threadIdx.x >= columns_of_block || j >= cols) return;
+  double total = accumulate ? static_cast<double>(static_cast<A>(out[j])) : 0;
+  for (unsigned k = 0; k < warp; ++k) total += of_thread[k][threadIdx.x];
+  out[j] = static_cast<T>(static_cast<A>(total));
 }
 
 }  // namespace TIGON_ABI

@@ -1,7 +1,7 @@
 // How a GPU's thread reads and writes the operands of a row program (rows/operands.hpp), N columns at a time.
 //
-//   loaded<N, X>    what a thread keeps of N columns of operand X: the elements of a matrix, which are read once; of others
-//                   nothing, they are read where they are used
+//   loaded<N, X>    what a thread keeps of N columns of operand X: the elements of a matrix, which are read once; of most
+//                   others nothing, they are read where they are used
 //   output<Y>       where results go
 //
 // What steers a CPU's caches means nothing here: plain() takes it off.
@@ -63,7 +63,7 @@ template <class T>
 struct operand<matrix_view<T>> {
   using element = std::remove_const_t<T>;
   static constexpr int per_column = 1;
-  static constexpr bool has_rows = true;
+  static constexpr bool has_rows = true, for_all_rows = false;
   static TIGON_DEVICE_INLINE const element* row(const matrix_view<T>& m, std::size_t i) {
     return m.data + i * m.row_stride;
   }
@@ -76,7 +76,7 @@ template <class T>
 struct operand<vector_view<T>> {
   using element = std::remove_const_t<T>;
   static constexpr int per_column = 1;
-  static constexpr bool has_rows = false;
+  static constexpr bool has_rows = false, for_all_rows = true;
   static TIGON_DEVICE_INLINE const element* row(const vector_view<T>& v, std::size_t) { return v.data; }
   template <int N>
   static bool wide(const vector_view<T>& v) {
@@ -111,7 +111,7 @@ struct operand<simd::given_or<X, Value>> : operand<X> {
 template <class X>
 struct operand<simd::row_of_group<X>> : operand<X> {
   using typename operand<X>::element;
-  static constexpr bool has_rows = false;
+  static constexpr bool has_rows = false, for_all_rows = false;
   static TIGON_DEVICE_INLINE const element* row(const simd::row_of_group<X>& x, std::size_t i) {
     return operand<X>::row(x.operand, i / x.rows);
   }
@@ -124,7 +124,7 @@ struct operand<simd::row_of_group<X>> : operand<X> {
 template <class A>
 struct operand<simd::constant<A>> {
   using element = void;
-  static constexpr bool has_rows = false;
+  static constexpr bool has_rows = false, for_all_rows = false;
   static TIGON_DEVICE_INLINE A number(const simd::constant<A>& c, std::size_t) { return c.value; }
   template <int N>
   static bool wide(const simd::constant<A>&) {
@@ -134,7 +134,7 @@ struct operand<simd::constant<A>> {
 template <>
 struct operand<simd::columns_t> {
   using element = void;
-  static constexpr bool has_rows = false;
+  static constexpr bool has_rows = false, for_all_rows = false;
   static TIGON_DEVICE_INLINE std::size_t number(simd::columns_t, std::size_t j) { return j; }
   template <int N>
   static bool wide(simd::columns_t) {
@@ -169,10 +169,12 @@ struct columns_of<N, X> {
   }
 };
 
+/// Which operands a thread keeps: the rows of matrices; or vectors, too, which it keeps for all rows of a task.
+enum class keeps { rows, vectors_too };
+
 /// What a thread keeps of N columns.
-template <int N, class X>
+template <keeps Keeps, int N, class X>
 struct loaded {
-  TIGON_DEVICE_INLINE void load(const X&, std::size_t, std::size_t) {}
   TIGON_DEVICE_INLINE auto now(const X& x, std::size_t i, std::size_t j) const {
     if constexpr (in_memory<X>) {
       columns_of<N, X> c;
@@ -193,24 +195,36 @@ struct loaded {
     }
   };
 };
-template <int N, class X>
-  requires operand<X>::has_rows
-struct loaded<N, X> {
+template <keeps Keeps, int N, class X>
+  requires(operand<X>::has_rows || (Keeps == keeps::vectors_too && operand<X>::for_all_rows))
+struct loaded<Keeps, N, X> {
   columns_of<N, X> c;
-  TIGON_DEVICE_INLINE void load(const X& x, std::size_t i, std::size_t j) { c.load(x, i, j); }
   TIGON_DEVICE_INLINE const columns_of<N, X>& now(const X&, std::size_t, std::size_t) const { return c; }
 };
 
 /// The same of all operands of a program.
-template <int N, class Operands>
+template <keeps Keeps, int N, class Operands>
 struct loaded_columns;
-template <int N, class... X>
-struct loaded_columns<N, std::tuple<X...>> {
-  std::tuple<loaded<N, X>...> of;
+template <keeps Keeps, int N, class... X>
+struct loaded_columns<Keeps, N, std::tuple<X...>> {
+  std::tuple<loaded<Keeps, N, X>...> of;
 
   TIGON_DEVICE_INLINE void load(const std::tuple<X...>& x, std::size_t i, std::size_t j) {
-    [&]<std::size_t... k>(std::index_sequence<k...>) { (std::get<k>(of).load(std::get<k>(x), i, j), ...); }
-    (std::index_sequence_for<X...>());
+    each_operand([&](auto k) {
+      if constexpr (operand<kind<k>>::has_rows) std::get<k>(of).c.load(std::get<k>(x), i, j);
+    });
+  }
+  TIGON_DEVICE_INLINE void load_vectors(const std::tuple<X...>& x, std::size_t j) {
+    each_operand([&](auto k) {
+      if constexpr (!operand<kind<k>>::has_rows && requires { std::get<k>(of).c; })
+        std::get<k>(of).c.load(std::get<k>(x), 0, j);
+    });
+  }
+  /// Takes over the rows of another.
+  TIGON_DEVICE_INLINE void take_rows(const loaded_columns& other) {
+    each_operand([&](auto k) {
+      if constexpr (operand<kind<k>>::has_rows) std::get<k>(of) = std::get<k>(other.of);
+    });
   }
   /// f(u, values of column j + u...) for u = 0, ..., N - 1.
   template <class V, class F>
@@ -221,6 +235,15 @@ struct loaded_columns<N, std::tuple<X...>> {
 #pragma unroll
       for (int u = 0; u < N; ++u) f(u, std::get<k>(all).template get<V>(u)...);
     }
+    (std::index_sequence_for<X...>());
+  }
+
+ private:
+  template <std::size_t k>
+  using kind = std::tuple_element_t<k, std::tuple<X...>>;
+  template <class F>
+  static TIGON_DEVICE_INLINE void each_operand(F f) {
+    [&]<std::size_t... k>(std::index_sequence<k...>) { (f(std::integral_constant<std::size_t, k>()), ...); }
     (std::index_sequence_for<X...>());
   }
 };

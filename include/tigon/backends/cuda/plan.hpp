@@ -20,6 +20,8 @@ template <unsigned Lanes, int Kept, unsigned MostThreads>
 struct row_shape {
   static constexpr unsigned lanes = Lanes, most_threads = MostThreads;
   static constexpr int kept = Kept;
+  /// With sums over the rows: whether vectors stay in registers for all rows. Of 65536, each of 1024 threads has 64.
+  static constexpr bool keeps_vectors = kept != 0 && most_threads < 1024;
   static constexpr unsigned rows = lanes == 0 ? 1 : most_threads / lanes;  ///< that a block takes at a time
   /// The widest row, in vectors.
   static constexpr std::size_t reach =
@@ -44,30 +46,36 @@ void with_shape(row_shapes<First, More...>, std::size_t vectors, F f) {
     vectors <= First::reach ? f(First()) : with_shape(row_shapes<More...>(), vectors, f);
 }
 
-/// Rows that are reduced and mapped, and keep so many bytes a vector. An H200 takes 0.0503, 0.0410 and 0.0391 ms for rms_norm
-/// forward of 8192 x 4096 bf16 with 1, 2 and 4 vectors a thread.
+/// Rows that are reduced and mapped, and keep so many bytes a vector.
 template <std::size_t VectorBytes>
-using shapes_of_rows = row_shapes<row_shape<16, 1, 128>, row_shape<32, 1, 128>, row_shape<32, 2, 128>,
-                                  row_shape<0, VectorBytes <= 16 ? 4 : 2, 512>, row_shape<0, 4, 1024>,
-                                  row_shape<0, 0, 1024>>;
-/// The same with sums over the rows, which take registers of their own. An H200 takes 0.0856 and 0.0989 ms for rms_norm
-/// backward of 8192 x 4096 bf16 with 2 and 4 vectors a thread.
-using shapes_of_sums = row_shapes<row_shape<16, 1, 256>, row_shape<32, 1, 256>, row_shape<0, 1, 512>,
-                                  row_shape<0, 2, 512>, row_shape<0, 2, 1024>, row_shape<0, 0, 512>>;
+using shapes_of_rows = std::conditional_t<
+    VectorBytes <= 16,
+    row_shapes<row_shape<4, 4, 128>, row_shape<8, 4, 128>, row_shape<16, 4, 128>, row_shape<32, 4, 128>,
+               row_shape<0, 4, 1024>, row_shape<0, 0, 1024>>,
+    row_shapes<row_shape<8, 2, 128>, row_shape<16, 2, 128>, row_shape<32, 2, 128>, row_shape<0, 2, 512>,
+               row_shape<0, 4, 1024>, row_shape<0, 0, 1024>>>;
+/// The same with K sums over the rows, which take registers of their own.
+template <int K>
+using shapes_of_sums = std::conditional_t<
+    K == 1,
+    row_shapes<row_shape<8, 2, 256>, row_shape<16, 2, 256>, row_shape<32, 2, 256>, row_shape<0, 2, 512>,
+               row_shape<0, 2, 1024>, row_shape<0, 0, 512>>,
+    row_shapes<row_shape<16, 1, 256>, row_shape<32, 1, 256>, row_shape<0, 1, 512>, row_shape<0, 1, 1024>,
+               row_shape<0, 0, 512>>>;
 /// Rows that no access of several elements may begin.
 using shape_of_elements = row_shape<0, 0, 512>;
 
-/// Rows of a task of sums over the rows, whose blocks have so many groups. A group adds up 64 rows at most, so that the
-/// rounding error does not grow with their number; fewer, where all multiprocessors have work then.
-constexpr std::size_t rows_of_task(std::size_t rows, std::size_t groups) {
-  return std::clamp<std::size_t>(detail::ceil_div(rows, 1056), 16 * groups, 64 * groups);
+/// Rows of a task of sums over the rows, whose blocks have so many groups and threads. A group adds up 64 rows at most, so
+/// that the rounding error does not grow with their number; fewer, where 132 multiprocessors have work for 1024 threads
+/// then, but 4 at least, since a task has a partial row.
+constexpr std::size_t rows_of_task(std::size_t rows, std::size_t groups, std::size_t threads) {
+  const std::size_t blocks = 132 * std::max<std::size_t>(1024 / threads, 1);
+  return std::clamp<std::size_t>(detail::ceil_div(rows, blocks), 4 * groups, 64 * groups);
 }
-constexpr std::size_t tasks_of(std::size_t rows, std::size_t groups) {
-  return detail::ceil_div(rows, rows_of_task(rows, groups));
-}
-static_assert(tasks_of(8192, 1) == 512 && tasks_of(1 << 20, 1) == 16384 && tasks_of(1 << 20, 16) == 1056);
-static_assert(tasks_of(100000, 8) <= tasks_of(100000, 1));
-
+/// The most tasks of so many rows.
+constexpr std::size_t most_tasks(std::size_t rows) { return detail::ceil_div(rows, rows_of_task(rows, 1, 32)); }
+static_assert(rows_of_task(8192, 1, 256) == 16 && rows_of_task(1 << 20, 1, 512) == 64);
+static_assert(rows_of_task(1 << 20, 32, 256) == 1986 && rows_of_task(100, 32, 256) == 128);
 }  // namespace TIGON_ABI
 }  // namespace tigon::gpu
 

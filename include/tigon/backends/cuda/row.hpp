@@ -127,12 +127,12 @@ struct memory_sums {
 
 /// A thread of the group of row i. `here` is false where the group has no row: it keeps the others of its warp company.
 /// With Shape::kept the row is in registers, and read once.
-template <class Shape, int N, class Call>
+template <class Shape, int N, class Call, keeps Keeps = keeps::rows>
 struct row_thread {
   using group = gpu::group<Shape::lanes>;
   using V = typename Call::V;
   using A = typename V::value_type;
-  using columns = loaded_columns<N, typename Call::operands>;
+  using columns = loaded_columns<Keeps, N, typename Call::operands>;
   static constexpr int vectors = Shape::kept == 0 ? 1 : Shape::kept;
 
   const Call& call;
@@ -151,6 +151,12 @@ struct row_thread {
 #pragma unroll
     for (int t = 0; t < Shape::kept; ++t)
       if (column(t) < cols) row[t].load(call.x, i, column(t));
+  }
+
+  TIGON_DEVICE_INLINE void load_vectors() const {
+#pragma unroll
+    for (int t = 0; t < Shape::kept; ++t)
+      if (column(t) < cols) row[t].load_vectors(call.x, column(t));
   }
 
   /// f(t, column, N columns) for the vectors of this thread.

@@ -66,8 +66,10 @@ struct rows_on_groups {
         all_plain(group<reduce_writes>(groups...).y), group<kept_rows>(groups...));
     if constexpr (std::tuple_size_v<decltype(gradients.g)> != 0)
       adding(ctx, call, gradients, of);
-    else if (of.rows != 0)
-      each_row(ctx, call, of);
+    else
+      each_row(ctx, call, of, []<class Shape, int N>(Shape, std::integral_constant<int, N>) {
+        return reduce_and_map<Shape, N, std::remove_const_t<decltype(call)>>;
+      });
   }
 
   template <class P, class... X, class... Y, class... Group>
@@ -88,7 +90,23 @@ struct rows_on_groups {
   /// Bytes of the partial rows of so many parameter gradients.
   template <class A>
   static constexpr std::size_t partials_workspace(std::size_t rows, std::size_t cols, std::size_t count) {
-    return workspace::bytes_for<A>(tasks_of(rows, 1), count, workspace::padded<A>(cols));
+    return workspace::bytes_for<A>(most_tasks(rows), count, workspace::padded<A>(cols));
+  }
+
+  /// Starts a kernel with a row for each group: kernel_of(shape, columns at a time) is it.
+  template <class Call, class KernelOf>
+  static void each_row(context& ctx, const Call& call, rows::extents of, KernelOf kernel_of) {
+    if (of.rows == 0) return;
+    const auto run = [&](auto n, auto shape, std::size_t vectors) {
+      launch(ctx, kernel_of(shape, n), blocks(tigon::detail::ceil_div(of.rows, shape.rows)), shape.threads(vectors), call,
+             of.rows, columns(of.cols));
+    };
+    constexpr std::integral_constant<int, Call::N> n;
+    if (takes_vectors(call, of.cols))
+      with_shape(shapes_of_rows<Call::N * Call::kept_bytes>(), of.cols / Call::N,
+                 [&](auto shape) { run(n, shape, of.cols / Call::N); });
+    else
+      run(std::integral_constant<int, 1>(), shape_of_elements(), of.cols);
   }
 
  private:
@@ -110,20 +128,6 @@ struct rows_on_groups {
   template <class Call>
   static bool takes_vectors(const Call& call, std::size_t cols) {
     return cols % Call::N == 0 && all_wide<Call::N>(call.x, call.y);
-  }
-
-  template <class Call>
-  static void each_row(context& ctx, const Call& call, rows::extents of) {
-    const auto run = [&](auto n, auto shape, std::size_t vectors) {
-      launch(ctx, reduce_and_map<decltype(shape), n.value, Call>, blocks(tigon::detail::ceil_div(of.rows, shape.rows)),
-             shape.threads(vectors), call, of.rows, columns(of.cols));
-    };
-    constexpr std::integral_constant<int, Call::N> n;
-    if (takes_vectors(call, of.cols))
-      with_shape(
-          shapes_of_rows<Call::N * Call::kept_bytes>(), of.cols / Call::N, [&](auto shape) { run(n, shape, of.cols / Call::N); });
-    else
-      run(std::integral_constant<int, 1>(), shape_of_elements(), of.cols);
   }
 
   template <class Call>
@@ -155,18 +159,19 @@ struct rows_on_groups {
     constexpr int K = sizeof...(T);
     const std::size_t stride = workspace::padded<A>(of.cols);
     workspace::frame frame(ctx.workspace());
-    A* const partials = frame.template take<A>(tasks_of(of.rows, 1) * K * stride);
+    A* const partials = frame.template take<A>(most_tasks(of.rows) * K * stride);
     std::size_t tasks = 0;
     const auto run = [&](auto n, auto shape, std::size_t vectors) {
       constexpr unsigned groups = shape.rows;
-      tasks = tasks_of(of.rows, groups);
+      const std::size_t per_task = rows_of_task(of.rows, groups, shape.threads(vectors));
+      tasks = tigon::detail::ceil_div(of.rows, per_task);
       if (tasks != 0)
         launch(ctx, add_rows<decltype(shape), n.value, K, Call>, blocks(tasks), shape.threads(vectors), call, of.rows,
-               rows_of_task(of.rows, groups), columns(of.cols), partials, stride);
+               per_task, columns(of.cols), partials, stride);
     };
     constexpr std::integral_constant<int, Call::N> n;
     if (takes_vectors(call, of.cols))
-      with_shape(shapes_of_sums(), of.cols / Call::N, [&](auto shape) { run(n, shape, of.cols / Call::N); });
+      with_shape(shapes_of_sums<K>(), of.cols / Call::N, [&](auto shape) { run(n, shape, of.cols / Call::N); });
     else
       run(std::integral_constant<int, 1>(), shape_of_elements(), of.cols);
 
@@ -174,7 +179,7 @@ struct rows_on_groups {
     const auto combine = [&](const auto& to) {
       using P = std::remove_pointer_t<decltype(to.out.data)>;
       if (to.out.data != nullptr)
-        launch(ctx, add_tasks<A, P>, blocks(tigon::detail::ceil_div(of.cols, warp)), dim3(warp, 16), partials + k * stride,
+        launch(ctx, add_tasks<A, P>, blocks(tigon::detail::ceil_div(of.cols, columns_of_block)), 256, partials + k * stride,
                tasks, K * stride, columns(of.cols), to.out.data, to.mode == gradient::accumulate);
       ++k;
     };
