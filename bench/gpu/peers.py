@@ -122,7 +122,9 @@ class Bench:
 
 def error(result, reference):
     result, reference = result.double(), reference.double()
-    return f"{((result - reference).norm() / reference.norm()).item():.1e}"
+    relative = ((result - reference).norm() / reference.norm()).item()
+    assert relative < 6e-3, f"wrong by {relative:.1e}"
+    return f"{relative:.1e}"
 
 
 def random(*shape, dtype=BF16):

@@ -183,7 +183,8 @@ class block {
   A shuffled(unsigned mask, A v, unsigned by) {
     static_assert(sizeof(A) <= sizeof(double));
     const unsigned me = here.flat(), lane = me % 32, turn = turn_[me]++ % 2;
-    if ((mask >> lane & 1) == 0 || (mask >> (lane ^ by) & 1) == 0) fail("a shuffle names a lane that is not in its mask");
+    if ((mask >> lane & 1) == 0 || (mask >> (lane ^ by) & 1) == 0)
+      fail("a shuffle names a lane that is not in its mask");
     std::memcpy(&slots_[2 * me + turn], &v, sizeof v);
     meet(me / 32, mask);
     A other;

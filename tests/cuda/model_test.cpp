@@ -44,8 +44,9 @@ class device_memory {
 
  private:
   device_memory()
-      : base_(static_cast<std::byte*>(
-            mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0))) {}
+      : base_(
+            static_cast<std::byte*>(mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0))) {
+  }
   std::byte* base_;
   std::size_t used_ = 0;
 };
@@ -112,7 +113,9 @@ class problem {
     for (const auto& [name, of] : made_) all.emplace_back(name, of.all());
     return all;
   }
-  numbers<T> matrix(unsigned seed, float middle = 0) { return numbers<T>(s_.rows, s_.cols, s_.apart).fill(seed, middle); }
+  numbers<T> matrix(unsigned seed, float middle = 0) {
+    return numbers<T>(s_.rows, s_.cols, s_.apart).fill(seed, middle);
+  }
   numbers<T> row(unsigned seed) { return numbers<T>(1, s_.cols).fill(seed); }
   numbers<T> made(const char* name, std::size_t rows, std::size_t cols) {
     const numbers<T> of(rows, cols, rows == 1 ? 0 : s_.apart);
@@ -138,12 +141,15 @@ double distance(const std::vector<T>& a, const std::vector<T>& b) {
   return std::sqrt(apart / std::max(size, 1e-30));
 }
 template <class T>
-constexpr double bound = sizeof(T) == 8 ? 1e-13 : sizeof(T) == 4 ? 1e-6 : 4e-3;
+constexpr double bound = sizeof(T) == 8   ? 1e-13
+                         : sizeof(T) == 4 ? 1e-6
+                                          : 4e-3;
 
 template <class T, class Run>
 void expect_as_single_numbers(shape s, Run run) {
   problem<T> p(s);
-  const results<T> wanted = p.template on<generic>(run), got = p.template on<cuda>(run), again = p.template on<cuda>(run);
+  const results<T> wanted = p.template on<generic>(run), got = p.template on<cuda>(run),
+                   again = p.template on<cuda>(run);
   ASSERT_EQ(got.size(), wanted.size());
   for (std::size_t k = 0; k < got.size(); ++k) {
     EXPECT_LT(distance(got[k].second, wanted[k].second), bound<T>)

@@ -36,7 +36,8 @@ struct taken {
 };
 void* take(std::size_t bytes, std::size_t alignment) {
   const std::size_t before = alignment > header ? alignment : header, all = bytes + before;
-  void* const p = starting ? std::aligned_alloc(before, (all + before - 1) / before * before) : arena().allocate(all, before);
+  void* const p =
+      starting ? std::aligned_alloc(before, (all + before - 1) / before * before) : arena().allocate(all, before);
   void* const user = static_cast<std::byte*>(p) + before;
   static_cast<taken*>(user)[-1] = {starting ? 0 : all, before};
   return user;

@@ -74,7 +74,8 @@ inline constexpr bool few_kl_div_in_f64 = few_rows_in_f64<B, T, op::fused_linear
 /// gradient of x alone.
 template <class B = default_backend, class T>
 std::size_t fused_linear_kl_div_workspace(std::size_t rows, std::size_t hidden, std::size_t vocab,
-                                          const context& ctx = default_context<B>(), parameters of = parameters::trained) {
+                                          const context& ctx = default_context<B>(),
+                                          parameters of = parameters::trained) {
   using A = accumulator_t<T>;
   const std::size_t chunk = detail::chunk_rows<B, A>(rows, hidden, vocab, ctx);
   if constexpr (detail::few_kl_div_in_f64<B, T>)

@@ -205,7 +205,8 @@ void grpo_loss_forward_backward(in_matrix<T> logits, const std::type_identity_t<
 template <class B = default_backend, class T>
 void grpo_loss_forward_backward(in_matrix<T> logits, const std::type_identity_t<policy_batch<accumulator_t<T>>>& batch,
                                 token_loss f, const std::type_identity_t<policy_results<accumulator_t<T>>>& to,
-                                matrix_view<T> dlogits, const policy_options& opt, context& ctx = default_context<B>()) {
+                                matrix_view<T> dlogits, const policy_options& opt,
+                                context& ctx = default_context<B>()) {
   static_assert(admits<B, T>());
   detail::grpo_loss_at_once<B, T>(logits, {batch, to, opt, {}, &f}, dlogits, ctx);
 }

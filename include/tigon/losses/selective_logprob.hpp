@@ -52,7 +52,8 @@ struct selective_logprob_options;
 /// or those of x alone.
 template <class B = default_backend, class T>
 std::size_t selective_logprob_workspace(std::size_t rows, std::size_t hidden, std::size_t vocab,
-                                        const context& ctx = default_context<B>(), parameters of = parameters::trained) {
+                                        const context& ctx = default_context<B>(),
+                                        parameters of = parameters::trained) {
   using A = accumulator_t<T>;
   const std::size_t chunk = detail::chunk_rows<B, A>(rows, hidden, vocab, ctx);
   const std::size_t of_rows = workspace::bytes_for<std::size_t>(rows) + workspace::bytes_for<std::int64_t>(rows) +

@@ -78,7 +78,8 @@ void declare_modulated_rms_norm(arguments& args, extent x, vector_extent w, exte
 /// number of rows of scale.
 template <class B = default_backend, class T>
 std::size_t modulated_rms_norm_workspace(std::size_t rows, std::size_t cols, std::size_t groups,
-                                         const context& ctx = default_context<B>(), parameters of = parameters::trained);
+                                         const context& ctx = default_context<B>(),
+                                         parameters of = parameters::trained);
 
 /// y and rstd from x, w, scale and shift. See modulated_rms_norm_options for the contract.
 template <class B = default_backend, class T, parameter W, class S>

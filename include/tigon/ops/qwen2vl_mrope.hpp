@@ -60,7 +60,8 @@ void expect_qwen2vl_mrope(std::string_view op, in_heads<T> q, in_heads<T> k, mat
 
 /// Bytes of workspace that qwen2vl_mrope_forward and qwen2vl_mrope_backward take; `heads` of q and k together.
 template <class B = default_backend, class T>
-std::size_t qwen2vl_mrope_workspace(std::size_t heads, std::size_t head_dim, const context& ctx = default_context<B>()) {
+std::size_t qwen2vl_mrope_workspace(std::size_t heads, std::size_t head_dim,
+                                    const context& ctx = default_context<B>()) {
   return simd::scratch_workspace<B, accumulator_t<T>>(workspace::product(heads, head_dim), 1, ctx);
 }
 

@@ -66,7 +66,8 @@ heads_view<T> no_heads_beside(heads_view<T> q) {
 /// Rotated q and k. See rope_options for the contract.
 template <class B = default_backend, class T, class U>
 void rope_forward(in_heads<T> q, in_heads<T> k, matrix_view<U> cos, std::type_identity_t<matrix_view<U>> sin,
-                  heads_view<T> q_out, heads_view<T> k_out, rope_options opt = {}, context& ctx = default_context<B>()) {
+                  heads_view<T> q_out, heads_view<T> k_out, rope_options opt = {},
+                  context& ctx = default_context<B>()) {
   static_assert(admits<B, T>());
   using table = std::remove_const_t<U>;
   static_assert(admits_parameter<T, vector_view<U>>());

@@ -36,7 +36,8 @@ struct sparsemax_options;
 
 /// Bytes of workspace that sparsemax_backward takes; none along the last axis.
 template <class B = default_backend, class T>
-std::size_t sparsemax_backward_workspace(std::size_t axis, std::size_t inner, const context& ctx = default_context<B>()) {
+std::size_t sparsemax_backward_workspace(std::size_t axis, std::size_t inner,
+                                         const context& ctx = default_context<B>()) {
   using tiles = detail::column_tiles<B>;
   const std::size_t lines = detail::sparsemax_columns::backward_lines(axis);
   return simd::scratch_workspace<B, accumulator_t<T>>(tiles::width(inner), lines, ctx);
@@ -44,7 +45,8 @@ std::size_t sparsemax_backward_workspace(std::size_t axis, std::size_t inner, co
 
 /// y from x along the columns. See sparsemax_options for the contract.
 template <class B = default_backend, class T>
-void sparsemax_forward(in_matrix<T> x, matrix_view<T> y, sparsemax_options opt = {}, context& ctx = default_context<B>()) {
+void sparsemax_forward(in_matrix<T> x, matrix_view<T> y, sparsemax_options opt = {},
+                       context& ctx = default_context<B>()) {
   static_assert(admits<B, T>());
   arguments args("sparsemax_forward");
   args.at_least_one("cols", x.cols);

@@ -325,20 +325,22 @@ struct bound_program<P, of_rows<N...>, saves<S...>> {
     return value;
   }
 
-  // The value of a row that was reduced once, to `sum`.
+  // The value of a row that was reduced once, to `sum`; from this state on.
   template <class Row, class Sum, class... X>
   TIGON_INLINE auto value_after(const Row& row, Sum sum, reads<X...> in) const {
-    if constexpr (has_state<P>) {
-      typename P::state state{};
-      if constexpr (std::same_as<decltype(reduced_again(row, state, in)), Sum>) {
-        while (p.again(state, sum)) sum = reduced_again(row, state, in);
-        return finished_by(row, sum, state);
-      } else {
-        (void)p.again(state, sum);
-        return finished_by(row, reduced_from(row, state, in), state);
-      }
-    } else {
+    if constexpr (has_state<P>)
+      return value_after(row, sum, in, typename P::state{});
+    else
       return finished_by(row, sum);
+  }
+  template <class Row, class Sum, class... X, class State>
+  TIGON_INLINE auto value_after(const Row& row, Sum sum, reads<X...> in, State state) const {
+    if constexpr (std::same_as<decltype(reduced_again(row, state, in)), Sum>) {
+      while (p.again(state, sum)) sum = reduced_again(row, state, in);
+      return finished_by(row, sum, state);
+    } else {
+      (void)p.again(state, sum);
+      return finished_by(row, reduced_from(row, state, in), state);
     }
   }
   template <class Row, class State, class... X>

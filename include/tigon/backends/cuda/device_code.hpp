@@ -1,5 +1,6 @@
-// Included first: functions of row programs are of host and device (config.hpp), and CUDA's own header is there. Tests compile
-// the same headers with a C++ compiler against a model of blocks and threads, which then stands for CUDA (TIGON_CUDA_MODEL).
+// Included first: functions of row programs are of host and device (config.hpp), CUDA's own header is there, and doors that
+// name no backend run on the GPU. Tests compile the same headers with a C++ compiler against a model of blocks and threads,
+// which then stands for CUDA (TIGON_CUDA_MODEL).
 #ifndef TIGON_BACKENDS_CUDA_DEVICE_CODE_HPP
 #define TIGON_BACKENDS_CUDA_DEVICE_CODE_HPP
 
@@ -16,6 +17,14 @@
 #define TIGON_DEVICE_CODE
 #endif
 #include <cuda_runtime.h>
+// Whoever names no backend gets this one.
+#if !defined(TIGON_BACKEND)
+#define TIGON_BACKEND cuda
+#define TIGON_BACKEND_HEADER <tigon/backends/cuda/backend.hpp>
+#if !defined(TIGON_DEVICE)
+#define TIGON_DEVICE gpu
+#endif
+#endif
 #endif
 
 #include <tigon/config.hpp>

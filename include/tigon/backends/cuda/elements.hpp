@@ -63,8 +63,7 @@ struct elements {
     else if constexpr (std::is_same_v<T, bfloat16>)
       return static_cast<A>(std::bit_cast<float>(k % 2 == 0 ? w[k / 2] << 16 : w[k / 2] & 0xffff0000u));
     else
-      return static_cast<A>(
-          widened(static_cast<std::uint16_t>(k % 2 == 0 ? w[k / 2] & 0xffffu : w[k / 2] >> 16)));
+      return static_cast<A>(widened(static_cast<std::uint16_t>(k % 2 == 0 ? w[k / 2] & 0xffffu : w[k / 2] >> 16)));
   }
   /// All of them, from N numbers, each rounded once.
   template <class A>

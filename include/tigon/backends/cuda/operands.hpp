@@ -216,7 +216,7 @@ struct loaded_columns<Keeps, N, std::tuple<X...>> {
   }
   TIGON_DEVICE_INLINE void load_vectors(const std::tuple<X...>& x, std::size_t j) {
     each_operand([&](auto k) {
-      if constexpr (!operand<kind<k>>::has_rows && requires { std::get<k>(of).c; })
+      if constexpr (Keeps == keeps::vectors_too && operand<kind<k>>::for_all_rows)
         std::get<k>(of).c.load(std::get<k>(x), 0, j);
     });
   }
@@ -234,8 +234,7 @@ struct loaded_columns<Keeps, N, std::tuple<X...>> {
           std::get<k>(of).now(std::get<k>(x), i, j)...);
 #pragma unroll
       for (int u = 0; u < N; ++u) f(u, std::get<k>(all).template get<V>(u)...);
-    }
-    (std::index_sequence_for<X...>());
+    }(std::index_sequence_for<X...>());
   }
 
  private:
@@ -243,8 +242,9 @@ struct loaded_columns<Keeps, N, std::tuple<X...>> {
   using kind = std::tuple_element_t<k, std::tuple<X...>>;
   template <class F>
   static TIGON_DEVICE_INLINE void each_operand(F f) {
-    [&]<std::size_t... k>(std::index_sequence<k...>) { (f(std::integral_constant<std::size_t, k>()), ...); }
-    (std::index_sequence_for<X...>());
+    [&]<std::size_t... k>(std::index_sequence<k...>) {
+      (f(std::integral_constant<std::size_t, k>()), ...);
+    }(std::index_sequence_for<X...>());
   }
 };
 
@@ -334,8 +334,16 @@ consteval std::size_t kept_bytes(const std::tuple<X...>*) {
 }
 template <int N, class... X, class... Y>
 bool all_wide(const std::tuple<X...>& x, const std::tuple<Y...>& y) {
-  return std::apply([](const auto&... o) { return (operand<std::remove_cvref_t<decltype(o)>>::template wide<N>(o) && ... && true); }, x) &&
-         std::apply([](const auto&... o) { return (output<std::remove_cvref_t<decltype(o)>>::template wide<N>(o) && ... && true); }, y);
+  return std::apply(
+             [](const auto&... o) {
+               return (operand<std::remove_cvref_t<decltype(o)>>::template wide<N>(o) && ... && true);
+             },
+             x) &&
+         std::apply(
+             [](const auto&... o) {
+               return (output<std::remove_cvref_t<decltype(o)>>::template wide<N>(o) && ... && true);
+             },
+             y);
 }
 
 }  // namespace TIGON_ABI

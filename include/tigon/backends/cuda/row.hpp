@@ -225,11 +225,29 @@ struct row_thread {
     return joined<larger, 0>(f, [](std::size_t, const auto&) {});
   }
 
+  /// What the program makes of the row. A reduction about a guess at the mean begins about that of the first columns, which is
+  /// nearly always near enough; a barrier of a block is dearer than their loads.
+  TIGON_DEVICE_INLINE auto value() const {
+    using P = std::remove_cvref_t<decltype(call.bound.p)>;
+    if constexpr (requires(typename P::state s, A guess) { s.begin_about(guess); }) {
+      typename P::state state{};
+      columns_of<N, std::tuple_element_t<0, typename Call::operands>> first;
+      first.load(std::get<0>(call.x), i, 0);
+      A sum(0);
+#pragma unroll
+      for (int u = 0; u < N; ++u) sum += first.template get<V>(u).r;
+      state.begin_about(sum / A(N));
+      return call.bound.value_after(*this, call.bound.reduced_from(*this, state, reads()), reads(), state);
+    } else {
+      return call.bound.value_of(*this, reads());
+    }
+  }
+
   /// The map of this row: the row is reduced, if the program does so, and what it saves is saved.
   TIGON_DEVICE_INLINE auto mapping() const {
     using P = std::remove_cvref_t<decltype(call.bound.p)>;
     if constexpr (Call::reduces) {
-      const auto value = call.bound.value_of(*this, reads());
+      const auto value = this->value();
       return map_of_row<V, P, std::remove_cvref_t<decltype(value)>>{call.bound.p, {value}};
     } else {
       return map_of_row<V, P>{call.bound.p, {}};

@@ -23,12 +23,14 @@ inline namespace TIGON_ABI {
 /// Blocks of a launch.
 inline unsigned blocks(std::size_t count) {
   if (count > std::size_t{std::numeric_limits<int>::max()})
-    tigon::detail::fail(error_code::shape, "tigon: cuda: " + std::to_string(count) + " blocks; expected at most 2^31 - 1");
+    tigon::detail::fail(error_code::shape,
+                        "tigon: cuda: " + std::to_string(count) + " blocks; expected at most 2^31 - 1");
   return static_cast<unsigned>(count);
 }
 inline unsigned columns(std::size_t cols) {
   if (cols > std::size_t{std::numeric_limits<unsigned>::max()} / 2)
-    tigon::detail::fail(error_code::shape, "tigon: cuda: " + std::to_string(cols) + " columns; expected at most 2^31 - 1");
+    tigon::detail::fail(error_code::shape,
+                        "tigon: cuda: " + std::to_string(cols) + " columns; expected at most 2^31 - 1");
   return static_cast<unsigned>(cols);
 }
 
@@ -78,9 +80,8 @@ struct rows_on_groups {
     const rows::bound_program bound(program, of_rows<>(), saves<>());
     const rows::extents of =
         std::apply([](auto... o) { return rows::first_extents(o...); }, std::tuple_cat(out.y, in.x));
-    const auto call =
-        call_of<false, typename decltype(vector_of_map(in, out))::type>(
-            bound, all_plain(in.x), std::tuple<>(), all_plain(out.y), std::tuple<>(), rows::group<kept_rows>(groups...));
+    const auto call = call_of<false, typename decltype(vector_of_map(in, out))::type>(
+        bound, all_plain(in.x), std::tuple<>(), all_plain(out.y), std::tuple<>(), rows::group<kept_rows>(groups...));
     if constexpr (std::tuple_size_v<decltype(gradients.g)> != 0)
       adding(ctx, call, gradients, of);
     else if (of.rows != 0 && of.cols != 0)
@@ -98,8 +99,8 @@ struct rows_on_groups {
   static void each_row(context& ctx, const Call& call, rows::extents of, KernelOf kernel_of) {
     if (of.rows == 0) return;
     const auto run = [&](auto n, auto shape, std::size_t vectors) {
-      launch(ctx, kernel_of(shape, n), blocks(tigon::detail::ceil_div(of.rows, shape.rows)), shape.threads(vectors), call,
-             of.rows, columns(of.cols));
+      launch(ctx, kernel_of(shape, n), blocks(tigon::detail::ceil_div(of.rows, shape.rows)), shape.threads(vectors),
+             call, of.rows, columns(of.cols));
     };
     constexpr std::integral_constant<int, Call::N> n;
     if (takes_vectors(call, of.cols))
@@ -121,8 +122,8 @@ struct rows_on_groups {
   }
   template <bool Reduces, class V, class Bound, class X, class More, class Y, class Direct, class Kept>
   static auto call_of(const Bound& bound, X x, More more, Y y, Direct direct, Kept kept) {
-    return row_call<Reduces, V, Bound, X, More, Y, Direct, Kept>{bound, std::tuple_cat(x, more), std::tuple_cat(direct, y),
-                                                               kept};
+    return row_call<Reduces, V, Bound, X, More, Y, Direct, Kept>{bound, std::tuple_cat(x, more),
+                                                                 std::tuple_cat(direct, y), kept};
   }
   /// Whether every row of every operand begins at a vector of the call, and has whole ones.
   template <class Call>
@@ -139,13 +140,13 @@ struct rows_on_groups {
       of = {1, of.rows * of.cols};
     }
     const auto run = [&](auto n) {
-      constexpr unsigned threads = 256, most_rows = 65535;
+      constexpr unsigned threads = threads_of_map, most_rows = 65535;
       const std::size_t vectors = of.cols / n.value;
       const auto wide = static_cast<unsigned>(std::bit_ceil(std::min<std::size_t>(vectors, threads)));
       const unsigned high = of.rows == 1 ? 1 : threads / wide;
       const auto rows = static_cast<unsigned>(std::min<std::size_t>(tigon::detail::ceil_div(of.rows, high), most_rows));
-      launch(ctx, map_columns<n.value, Call>, dim3(blocks(tigon::detail::ceil_div(vectors, wide)), rows), dim3(wide, high),
-             call, of.rows, of.cols);
+      launch(ctx, map_columns<n.value, Call>, dim3(blocks(tigon::detail::ceil_div(vectors, wide)), rows),
+             dim3(wide, high), call, of.rows, of.cols);
     };
     if (takes_vectors(call, of.cols))
       run(std::integral_constant<int, Call::N>());
@@ -163,7 +164,7 @@ struct rows_on_groups {
     std::size_t tasks = 0;
     const auto run = [&](auto n, auto shape, std::size_t vectors) {
       constexpr unsigned groups = shape.rows;
-      const std::size_t per_task = rows_of_task(of.rows, groups, shape.threads(vectors));
+      const std::size_t per_task = rows_of_task(of.rows, groups, shape.blocks_of(shape.threads(vectors)));
       tasks = tigon::detail::ceil_div(of.rows, per_task);
       if (tasks != 0)
         launch(ctx, add_rows<decltype(shape), n.value, K, Call>, blocks(tasks), shape.threads(vectors), call, of.rows,
@@ -179,8 +180,9 @@ struct rows_on_groups {
     const auto combine = [&](const auto& to) {
       using P = std::remove_pointer_t<decltype(to.out.data)>;
       if (to.out.data != nullptr)
-        launch(ctx, add_tasks<A, P>, blocks(tigon::detail::ceil_div(of.cols, columns_of_block)), 256, partials + k * stride,
-               tasks, K * stride, columns(of.cols), to.out.data, to.mode == gradient::accumulate);
+        launch(ctx, add_tasks<A, P>, blocks(tigon::detail::ceil_div(of.cols, columns_of_block)), 256,
+               partials + k * stride, tasks, K * stride, columns(of.cols), to.out.data,
+               to.mode == gradient::accumulate);
       ++k;
     };
     std::apply([&](const auto&... one) { (combine(one), ...); }, gradients.g);

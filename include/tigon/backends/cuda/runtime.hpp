@@ -22,7 +22,8 @@ inline void expect_success(cudaError_t error, const char* what) {
 /// The queue of a context whose calls go to this stream; null is CUDA's default stream. wait() returns when the calls are done,
 /// and throws error_code::device with what the device reports.
 inline device_queue queue(cudaStream_t stream) {
-  return {stream, [](void* s) { expect_success(cudaStreamSynchronize(static_cast<cudaStream_t>(s)), "the device reports"); }};
+  return {stream,
+          [](void* s) { expect_success(cudaStreamSynchronize(static_cast<cudaStream_t>(s)), "the device reports"); }};
 }
 
 /// Memory of the device for a workspace, taken and given back in the order of the stream.
@@ -51,8 +52,9 @@ void launch(context& ctx, void (*kernel)(Parameter...), dim3 grid, dim3 threads,
 #if defined(TIGON_CUDA_MODEL)
   cuda_model::launch(stream, kernel, grid, threads, argument...);
 #else
-  kernel<<<grid, threads, 0, stream>>>(argument...);
-  expect_success(cudaGetLastError(), "a kernel does not start");
+  cudaLaunchConfig_t config{};
+  config.gridDim = grid, config.blockDim = threads, config.stream = stream;
+  expect_success(cudaLaunchKernelEx(&config, kernel, argument...), "a kernel does not start");
 #endif
 #if TIGON_CHECKS >= 2
   ctx.wait();

@@ -49,9 +49,10 @@ struct kernel<op::softmax, backends::cuda> : kernel<op::softmax, backends::gener
     using program = detail::softmax_program<detail::result_bits<B, T>, A>;
     using call = gpu::row_call<true, simd::vec<simd::cuda, A>, program, std::tuple<in_matrix<T>>, std::tuple<>,
                                std::tuple<matrix_view<T>>, std::tuple<>, kept_rows<>>;
-    B::rows::each_row(
-        ctx, call{{static_cast<A>(opt.scale)}, {x}, {y}, kept_rows<>()}, {x.rows, x.cols},
-        []<class Shape, int N>(Shape, std::integral_constant<int, N>) { return gpu::reduce_below_max<Shape, N, call>; });
+    B::rows::each_row(ctx, call{{static_cast<A>(opt.scale)}, {x}, {y}, kept_rows<>()}, {x.rows, x.cols},
+                      []<class Shape, int N>(Shape, std::integral_constant<int, N>) {
+                        return gpu::reduce_below_max<Shape, N, call>;
+                      });
   }
 };
 

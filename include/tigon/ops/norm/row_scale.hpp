@@ -109,6 +109,8 @@ struct row_moments {
   A scale = A(1), about = A(0);
   S mean = S(0), square = S(0);  ///< of c and c^2
 
+  /// Begins about a number near the mean, for a driver that has one before the first reduction.
+  TIGON_INLINE void begin_about(A guess) { about = math::abs(guess) <= square_range<A>::small_mean ? guess : A(0); }
   /// Takes the sums, divided by the columns; true if the row has to be reduced once more. In a row of `few` columns,
   /// whose dx nearly cancels, it has to be, about the mean.
   TIGON_INLINE bool again(S mean_of, S square_of, S eps, bool few) {
