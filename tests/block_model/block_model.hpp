@@ -251,10 +251,6 @@ struct rows_on_blocks {
   using row_sums = void;
 
   template <class A, class F>
-  static void for_rows(context& ctx, std::size_t rows, std::size_t cols, F fn) {
-    for_rows<A>(ctx, rows, cols, simd::row_loop{}, fn);
-  }
-  template <class A, class F>
   static void for_rows(context& ctx, std::size_t rows, std::size_t cols, simd::row_loop how, F fn) {
     workspace::frame frame(ctx.workspace());
     const std::size_t stride = workspace::padded<A>(cols);

@@ -63,8 +63,8 @@ concept row_driver =
     (Call == call::reduce_map && requires(context& ctx, P p, Group... of) { D::reduce_map(ctx, p, of...); }) ||
     (Call == call::map_rows && requires(context& ctx, P p, Group... of) { D::map_rows(ctx, p, of...); });
 
-/// A backend whose driver also runs kernels that are written row by row: it has for_rows<A> with the arguments of those
-/// in rows/row.hpp, with a row_loop and without, and says so by a type `row_loops`.
+/// A backend whose driver also runs kernels that are written row by row: it has for_rows<A> with the arguments of that in
+/// rows/row.hpp which takes a row_loop, and says so by a type `row_loops`.
 template <class B>
 concept loops_over_rows = requires { typename B::rows::row_loops; };
 
