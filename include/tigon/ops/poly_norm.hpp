@@ -44,10 +44,9 @@ struct poly_norm_options;
 
 /// Bytes of workspace that poly_norm_backward takes, with dw or db, or without both.
 template <class B = default_backend, class T>
-std::size_t poly_norm_workspace(std::size_t rows, std::size_t cols, const context& ctx = default_context<B>(),
+std::size_t poly_norm_workspace(std::size_t rows, std::size_t, const context& = default_context<B>(),
                                 parameters of = parameters::trained) {
-  const std::size_t terms = of == parameters::frozen ? 0 : workspace::bytes_for<double>(4, rows);
-  return terms + simd::scratch_workspace<B, double>(cols, 2, ctx);
+  return of == parameters::frozen ? 0 : workspace::bytes_for<double>(4, rows);
 }
 
 /// y and rstd from x, w and b. See poly_norm_options for the contract.

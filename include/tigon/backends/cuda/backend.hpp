@@ -35,9 +35,9 @@ struct cuda : generic {
   using engine = simd::cuda;
   using rows = gpu::rows_on_groups<cuda>;
   static constexpr bool host_memory = false;
-  using overrides = op_list<op::rms_norm, op::layer_norm, op::softmax>;
+  using overrides = op_list<op::rms_norm, op::softmax>;
   /// Operators that are made of row programs alone.
-  using shared = op_list<op::geglu, op::relu_squared, op::swiglu, op::swiglu_fused>;
+  using shared = op_list<op::geglu, op::layer_norm, op::relu_squared, op::swiglu, op::swiglu_fused>;
   /// CUDA's default stream, with a growing workspace of the calling thread's own.
   static context& default_context() {
     thread_local workspace scratch(gpu::memory(nullptr));

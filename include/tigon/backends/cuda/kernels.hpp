@@ -27,7 +27,7 @@ __global__ void __launch_bounds__(Shape::most_threads)
   } else if constexpr (!Call::maps) {
     (void)row.value();
   } else {
-    row.store(row.mapping());
+    row.with_map([](const auto& of, const auto& map) { of.store(map); });
   }
 }
 
@@ -92,7 +92,7 @@ __global__ void __launch_bounds__(Shape::most_threads, Shape::blocks_at_once)
     else if (i + 1 < end)
       thread{call, i + 1, cols, next}.load();
     const thread row{call, i, cols, now};
-    row.store_and_add(row.mapping(), sums, std::make_index_sequence<K>());
+    row.with_map([&](const auto& of, const auto& map) { of.store_and_add(map, sums, std::make_index_sequence<K>()); });
     if constexpr (ahead)
 #pragma unroll
       for (int t = 0; t < Shape::kept; ++t) now[t].take_rows(next[t]);

@@ -1,4 +1,4 @@
-// Norms on a GPU: what the doors of a CPU read of rstd and mean before they choose a kernel is not read on the host.
+// Norms on a GPU.
 #ifndef TIGON_BACKENDS_CUDA_NORMS_HPP
 #define TIGON_BACKENDS_CUDA_NORMS_HPP
 
@@ -9,27 +9,20 @@
 
 namespace tigon {
 
+/// The row program in f64 has rows of a few columns, too.
 template <>
 struct kernel<op::rms_norm, backends::cuda> : kernel<op::rms_norm, backends::generic> {
   using shared = kernel<op::rms_norm, backends::generic>;
   template <backend B, element T, element W>
   static void backward(in_matrix<T> dy, in_matrix<T> x, in_vector<W> w, std::span<const accumulator_t<T>> rstd,
                        matrix_view<T> dx, vector_view<W> dw, rms_norm_options opt, context& ctx) {
+    if (x.cols > shared::narrow) return shared::template backward<B, T, W>(dy, x, w, rstd, dx, dw, opt, ctx);
     opt = detail::options_for_weight(opt, w);
     detail::with_casting<T>(opt.casting, [&](auto rule) {
-      shared::backward_rows<B, rule.value>(dy, x, or_ones(w), rstd.data(), dx, dw, opt, ctx);
+      const auto program = shared::gradient_of<rule.value, T, accumulator_t<T>, true>(x.cols, opt);
+      reduce_map<B>(ctx, program, reads(in_f64(dy), x, or_ones(w)), of_rows(rstd.data()), writes(dx),
+                    adds_to(parameter_gradient<W>{dw, opt.dw}));
     });
-  }
-};
-
-template <>
-struct kernel<op::layer_norm, backends::cuda> : kernel<op::layer_norm, backends::generic> {
-  using shared = kernel<op::layer_norm, backends::generic>;
-  template <backend B, element T, element W>
-  static void backward(in_matrix<T> dy, in_matrix<T> x, in_vector<W> w, std::span<const accumulator_t<T>> mean,
-                       std::span<const accumulator_t<T>> rstd, norm_gradients<T, vector_view<W>, vector_view<W>> to,
-                       layer_norm_options opt, context& ctx) {
-    shared::backward_rows<B, !std::same_as<T, bfloat16>, T, W>(dy, x, w, mean, rstd, to, opt, ctx);
   }
 };
 

@@ -39,6 +39,14 @@ struct row_call {
   operands x;
   outputs y;
   Kept kept;
+
+  /// The same operands for a program in f64.
+  template <class P>
+  TIGON_DEVICE_INLINE auto in_f64(const P& program) const {
+    const rows::bound_program wide(program, bound.numbers, bound.to);
+    return row_call<Reduces, simd::vec<typename V::engine, double>, std::remove_const_t<decltype(wide)>, X, More, Y, Direct,
+                    Kept>{wide, x, y, kept};
+  }
 };
 
 /// map behind the value of the row, if there is one, and behind what prepare makes of the first operand.
@@ -58,12 +66,6 @@ struct map_of_row {
         },
         value);
   }
-  TIGON_DEVICE_INLINE bool skipped() const {
-    if constexpr (rows::skips_rows<P, Value...>)
-      return p.skips(std::get<0>(value));
-    else
-      return false;
-  }
 };
 
 /// K sums over the rows of a task for each column of a thread: in registers.
@@ -75,8 +77,14 @@ struct thread_sums {
   TIGON_DEVICE_INLINE void clear(const Row&) {
     each([](int, int, int, A& sum) { sum = A(0); });
   }
-  TIGON_DEVICE_INLINE void load(A (&to)[K][N], int t, std::size_t) const { copy(to, s[t]); }
-  TIGON_DEVICE_INLINE void store(const A (&from)[K][N], int t, std::size_t) { copy(s[t], from); }
+  template <class S>
+  TIGON_DEVICE_INLINE void load(S (&to)[K][N], int t, std::size_t) const {
+    copy(to, s[t]);
+  }
+  template <class S>
+  TIGON_DEVICE_INLINE void store(const S (&from)[K][N], int t, std::size_t) {
+    copy(s[t], from);
+  }
   template <class F>
   TIGON_DEVICE_INLINE void each(F f) {
 #pragma unroll
@@ -88,11 +96,12 @@ struct thread_sums {
   }
 
  private:
-  static TIGON_DEVICE_INLINE void copy(A (&to)[K][N], const A (&from)[K][N]) {
+  template <class To, class From>
+  static TIGON_DEVICE_INLINE void copy(To (&to)[K][N], const From (&from)[K][N]) {
 #pragma unroll
     for (int k = 0; k < K; ++k)
 #pragma unroll
-      for (int u = 0; u < N; ++u) to[k][u] = from[k][u];
+      for (int u = 0; u < N; ++u) to[k][u] = static_cast<To>(from[k][u]);
   }
 };
 /// The same in memory, where a row is too wide for registers: K rows, `stride` elements apart.
@@ -106,16 +115,18 @@ struct memory_sums {
     A none[K][N] = {};
     row.for_columns([&](int t, std::size_t j, const auto&) { store(none, t, j); });
   }
-  TIGON_DEVICE_INLINE void load(A (&to)[K][N], int, std::size_t j) const {
+  template <class S>
+  TIGON_DEVICE_INLINE void load(S (&to)[K][N], int, std::size_t j) const {
 #pragma unroll
     for (int k = 0; k < K; ++k) {
       elements<N, A> e;
       e.load(own + k * stride + j);
 #pragma unroll
-      for (int u = 0; u < N; ++u) to[k][u] = e.template get<A>(u);
+      for (int u = 0; u < N; ++u) to[k][u] = e.template get<S>(u);
     }
   }
-  TIGON_DEVICE_INLINE void store(const A (&from)[K][N], int, std::size_t j) {
+  template <class S>
+  TIGON_DEVICE_INLINE void store(const S (&from)[K][N], int, std::size_t j) {
 #pragma unroll
     for (int k = 0; k < K; ++k) {
       elements<N, A> e;
@@ -243,20 +254,29 @@ struct row_thread {
     }
   }
 
-  /// The map of this row: the row is reduced, if the program does so, and what it saves is saved.
-  TIGON_DEVICE_INLINE auto mapping() const {
+  /// run(thread, map) with the map of this row: the row is reduced, if the program does so, and what it saves is saved. A row
+  /// that another program computes, in f64, is reduced by that one.
+  template <class Run>
+  TIGON_DEVICE_INLINE void with_map(Run run) const {
     using P = std::remove_cvref_t<decltype(call.bound.p)>;
     if constexpr (Call::reduces) {
       const auto value = this->value();
-      return map_of_row<V, P, std::remove_cvref_t<decltype(value)>>{call.bound.p, {value}};
+      using Value = std::remove_cvref_t<decltype(value)>;
+      if constexpr (rows::has_rows_in_f64<P, Value>)
+        if (const auto program = call.bound.p.in_f64(value)) {
+          const auto wide = call.in_f64(*program);
+          const row_thread<Shape, N, std::remove_const_t<decltype(wide)>, Keeps> thread{wide, i, cols, row, here};
+          return thread.with_map(run);
+        }
+      run(*this, map_of_row<V, P, Value>{call.bound.p, {value}});
     } else {
-      return map_of_row<V, P>{call.bound.p, {}};
+      run(*this, map_of_row<V, P>{call.bound.p, {}});
     }
   }
   /// Stores what the map makes, and what needs no reduction.
   template <class Map>
   TIGON_DEVICE_INLINE void store(const Map& map) const {
-    if (!here || map.skipped()) return;
+    if (!here) return;
     for_columns([&](int, std::size_t j, const columns& c) {
       result_of<V, direct_then<Map>, std::tuple_size_v<typename Call::operands>> r[N];
       c.template each<V>(call.x, i, j, [&](int u, auto... v) { r[u] = direct_then<Map>{map}(v...); });
@@ -266,7 +286,6 @@ struct row_thread {
   /// The same of a program with K sums over the rows, which the map takes and returns behind everything else.
   template <class Map, class Sums, std::size_t... k>
   TIGON_DEVICE_INLINE void store_and_add(const Map& map, Sums& sums, std::index_sequence<k...>) const {
-    if (map.skipped()) return;
     constexpr std::size_t K = sizeof...(k), operands = std::tuple_size_v<typename Call::operands>;
     using result = result_of<V, direct_then<Map>, operands + K>;
     constexpr std::size_t first_sum = rows::pack_size<result> - K;

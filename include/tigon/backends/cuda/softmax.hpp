@@ -19,7 +19,6 @@ struct map_below_top {
   TIGON_DEVICE_INLINE auto operator()(V x) const {
     return rows::as_pack(p.map(value, p.reduce(top, x)));
   }
-  TIGON_DEVICE_INLINE bool skipped() const { return false; }
 };
 template <class Shape, int N, class Call>
 __global__ void __launch_bounds__(Shape::most_threads)

@@ -7,9 +7,12 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cmath>
 #include <cstddef>
+#include <cstdint>
 #include <limits>
+#include <optional>
 
 namespace tigon::detail {
 inline namespace TIGON_ABI {
@@ -49,19 +52,13 @@ TIGON_NOINLINE A rstd_by_scale(Row row, A scale, A eps, F value, X... x) {
   return rstd_of_scaled(squares / static_cast<A>(row.cols) + eps * scale * scale, scale);
 }
 
-/// Whether sums of products with the numbers of a row with this rstd, which are about 1 / rstd, are within the range;
-/// the second form: in all rows of a call, as nearly always. Where not, its gradients are computed in f64. True of NaN,
-/// and of 0, for a row with an infinity.
+/// Whether sums of products with the numbers of a row with this rstd, which are about 1 / rstd, are within the range, as
+/// nearly always. Where not, its gradients are computed in f64. True of NaN, and of 0, for a row with an infinity.
 template <class A>
 TIGON_INLINE bool holds_products(A rstd) {
   constexpr A extreme = sizeof(A) == 8 ? A(0x1p300) : A(0x1p40);
-  return rstd == A(0) || !(rstd < A(1) / extreme || rstd > extreme);
-}
-template <class A>
-bool holds_products(const A* rstd, std::size_t rows) {
-  bool all = true;
-  for (std::size_t i = 0; i < rows; ++i) all &= holds_products(rstd[i]);
-  return all;
+  if (rstd >= A(1) / extreme && rstd <= extreme) return true;
+  return rstd == A(0) || rstd != rstd;
 }
 
 /// The power of two by which a row with such an rstd is multiplied there.
@@ -69,6 +66,21 @@ template <class A>
 TIGON_INLINE A scale_of_row(A rstd) {
   constexpr A up = sizeof(A) == 8 ? A(0x1p520) : A(0x1p64);
   return rstd < A(0x1p-24) ? A(1) / up : rstd > A(0x1p24) ? up : A(1);
+}
+
+/// The power of two that brings a row with this rstd to about 1, where it is computed in f64: of numbers of f64 alone, which
+/// holds all products of others.
+template <class A>
+TIGON_INLINE double scale_in_f64(A rstd) {
+  if constexpr (sizeof(A) < 8) return 1;
+  constexpr std::uint64_t exponent = 0x7ffull << 52;
+  const double power = std::bit_cast<double>(std::bit_cast<std::uint64_t>(static_cast<double>(rstd)) & exponent);
+  return math::min(math::max(power, 0x1p-1022), 0x1p1022);
+}
+/// What in_f64 of a program returns: `program`, if it computes the row.
+template <class P>
+TIGON_INLINE std::optional<P> in_f64_if(bool computes, const P& program) {
+  return computes ? std::optional(program) : std::nullopt;
 }
 
 /// Sums over a row of m^2, m v and v^2.
