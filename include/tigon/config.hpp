@@ -73,9 +73,11 @@
 #define TIGON_RARE TIGON_INLINE
 // For the threads of a device alone.
 #define TIGON_DEVICE_INLINE __device__ inline __attribute__((always_inline))
+#define TIGON_DEVICE_NOINLINE __device__ __attribute__((noinline))
 #else
 #define TIGON_INLINE TIGON_HOST_INLINE
 #define TIGON_DEVICE_INLINE TIGON_HOST_INLINE
+#define TIGON_DEVICE_NOINLINE TIGON_NOINLINE
 // On what few rows of a program need: out of line, but for a device, which has no calls.
 #define TIGON_RARE TIGON_NOINLINE
 // Force-inline a lambda into the loop that calls it.

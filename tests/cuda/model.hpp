@@ -9,6 +9,7 @@
 
 #include <ucontext.h>
 
+#include <atomic>
 #include <barrier>
 #include <cmath>
 #include <cstddef>
@@ -28,6 +29,7 @@
 #define __device__
 #define __host__
 #define __shared__ static
+#define __grid_constant__
 #define __launch_bounds__(...)
 
 struct alignas(8) uint2 {
@@ -194,11 +196,22 @@ class block {
   void sync() {
     if (without != lacking::barriers) meet(~0u, ~0u);
   }
+  /// Whether it is true of any thread.
+  int sync_or(bool is) {
+    meet(~0u, ~0u);
+    const unsigned me = here.flat();
+    if (me == 0) any_ = 0;
+    meet(~0u, ~0u);
+    if (is) any_ = 1;
+    meet(~0u, ~0u);
+    return any_;
+  }
 
  private:
   unsigned threads_;
   std::vector<double> slots_;
   std::vector<unsigned> turn_;
+  std::atomic<int> any_{0};
 };
 inline block* of_here = nullptr;
 
@@ -227,6 +240,7 @@ void launch(cudaStream_t, void (*kernel)(Parameter...), dim3 grid, dim3 threads,
 #define blockDim cuda_model::here.block_size
 #define gridDim cuda_model::here.grid_size
 inline void __syncthreads() { cuda_model::of_here->sync(); }
+inline int __syncthreads_or(int is) { return cuda_model::of_here->sync_or(is != 0); }
 template <class A>
 A __shfl_xor_sync(unsigned mask, A v, unsigned by) {
   return cuda_model::of_here->shuffled(mask, v, by);

@@ -95,7 +95,7 @@ class problem {
   /// Runs run(context, *this) with the device's memory out of reach of the host.
   template <class B, class Run>
   results<T> on(Run run) {
-    made_.clear();
+    made_.clear(), given_.clear();
     workspace scratch(gpu::memory(nullptr));
     const bool device = std::is_same_v<B, cuda>;
     context ctx(serial(), scratch, gpu::queue(nullptr));
@@ -114,7 +114,16 @@ class problem {
     return all;
   }
   numbers<T> matrix(unsigned seed, float middle = 0) {
-    return numbers<T>(s_.rows, s_.cols, s_.apart).fill(seed, middle);
+    given_.push_back(numbers<T>(s_.rows, s_.cols, s_.apart).fill(seed, middle));
+    return given_.back();
+  }
+  /// Every third row of the first matrix times a large or a small number.
+  void scale_some_rows() {
+    for (std::size_t i = 1; i < s_.rows; i += 3)
+      for (std::size_t j = 0; j < s_.cols; ++j) {
+        T& x = given_.front().data[i * given_.front().stride + j];
+        x = T(static_cast<float>(x) * (i % 2 == 0 ? 1e25f : 1e-25f));
+      }
   }
   numbers<T> row(unsigned seed) { return numbers<T>(1, s_.cols).fill(seed); }
   numbers<T> made(const char* name, std::size_t rows, std::size_t cols) {
@@ -127,6 +136,7 @@ class problem {
 
  private:
   shape s_;
+  std::vector<numbers<T>> given_;
   std::vector<std::pair<std::string, numbers<T>>> made_;
 };
 
@@ -236,6 +246,23 @@ TEST(cuda_model, rms_norm_of_awkward_rows) {
 }
 TEST(cuda_model, gradients_of_many_rows_are_added_to) {
   expect_as_single_numbers<float>({1100, 24}, rms_norm_both_ways<float>(gradient::accumulate));
+}
+// Rows of a few columns, and rows whose products f32 does not hold, are computed in f64.
+template <class Run>
+auto scaled_rows(Run run) {
+  return [run](problem<float>& p) {
+    const auto both = run(p);
+    p.scale_some_rows();
+    return both;
+  };
+}
+TEST(cuda_model, rows_in_f64) {
+  expect_as_single_numbers<float>({30, 8}, rms_norm_both_ways<float>());
+  expect_as_single_numbers<bfloat16>({30, 6}, rms_norm_both_ways<bfloat16>());
+  for (const shape& s : {shape{70, 24}, shape{40, 4096}, shape{3, 20000}, shape{40, 37}}) {
+    expect_as_single_numbers<float>(s, scaled_rows(rms_norm_both_ways<float>()));
+    expect_as_single_numbers<float>(s, scaled_rows(layer_norm_both_ways<float>()));
+  }
 }
 TEST(cuda_model, layer_norm) {
   for (const shape& s : {narrow[1], narrow[4], wide[1], wide[2], awkward[0]})

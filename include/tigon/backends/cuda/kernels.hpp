@@ -7,10 +7,26 @@
 namespace tigon::gpu {
 inline namespace TIGON_ABI {
 
+/// Stores a row; and adds it to sums in memory.
+struct store_row {
+  template <class Row, class Map>
+  TIGON_DEVICE_INLINE void operator()(const Row& row, const Map& map) const {
+    row.store(map);
+  }
+};
+template <int K, class A>
+struct add_row {
+  memory_sums<1, K, A> sums;
+  template <class Row, class Map>
+  TIGON_DEVICE_INLINE void operator()(const Row& row, const Map& map) {
+    row.store_and_add(map, sums, std::make_index_sequence<K>());
+  }
+};
+
 /// A row for each group: reduced, and mapped where the program has a map.
 template <class Shape, int N, class Call>
 __global__ void __launch_bounds__(Shape::most_threads)
-    reduce_and_map(const Call call, std::size_t rows, unsigned cols) {
+    reduce_and_map(const __grid_constant__ Call call, std::size_t rows, unsigned cols) {
   using thread = row_thread<Shape, N, Call>;
   using group = typename thread::group;
   typename thread::columns kept[thread::vectors];
@@ -27,7 +43,8 @@ __global__ void __launch_bounds__(Shape::most_threads)
   } else if constexpr (!Call::maps) {
     (void)row.value();
   } else {
-    row.with_map([](const auto& of, const auto& map) { of.store(map); });
+    row.with_map(store_row(),
+                 [&](const auto& program) { row_in_f64<Shape>(call, program, row.i, row.cols, here, store_row()); });
   }
 }
 
@@ -37,7 +54,8 @@ inline constexpr unsigned threads_of_map = 128;
 
 /// Columns that need nothing of one another. A block takes blockDim.x vectors of blockDim.y rows at a time.
 template <int N, class Call>
-__global__ void __launch_bounds__(threads_of_map) map_columns(const Call call, std::size_t rows, std::size_t cols) {
+__global__ void __launch_bounds__(threads_of_map)
+    map_columns(const __grid_constant__ Call call, std::size_t rows, std::size_t cols) {
   using V = typename Call::V;
   using map_type = map_of_row<V, std::remove_cvref_t<decltype(call.bound.p)>>;
   using result = result_of<V, map_type, std::tuple_size_v<typename Call::operands>>;
@@ -66,12 +84,26 @@ __global__ void __launch_bounds__(threads_of_map) map_columns(const Call call, s
 /// Columns that a block of add_tasks has.
 inline constexpr unsigned columns_of_block = 8;
 
+/// Rows of a task that are computed in f64, by the whole block, behind the others.
+template <class Shape, class Call, class Add>
+TIGON_DEVICE_NOINLINE void add_rows_in_f64(const Call& call, std::size_t begin, std::size_t end, unsigned cols, Add add,
+                                           const bool* in_f64) {
+  using block = row_shape<0, 0, Shape::most_threads>;
+  using thread = row_thread<block, 1, Call>;
+  for (std::size_t i = begin; i < end; ++i) {
+    if (!in_f64[i - begin]) continue;
+    typename thread::columns none[1];
+    thread{call, i, cols, none}.with_map(
+        add, [&](const auto& program) { row_in_f64<block>(call, program, i, cols, true, add); });
+  }
+}
+
 /// The rows of a task, one after the other, and K sums over them of each column: K partial rows, `stride` elements apart. A
 /// block has a row on its way while it reduces the one before; of groups of lanes there are enough.
 template <class Shape, int N, int K, class Call>
 __global__ void __launch_bounds__(Shape::most_threads, Shape::blocks_at_once)
-    add_rows(const Call call, std::size_t rows, std::size_t per_task, unsigned cols, typename Call::A* partials,
-             std::size_t stride) {
+    add_rows(const __grid_constant__ Call call, std::size_t rows, std::size_t per_task, unsigned cols,
+             typename Call::A* partials, std::size_t stride) {
   using thread = row_thread<Shape, N, Call, Shape::keeps_vectors ? keeps::vectors_too : keeps::rows>;
   using group = typename thread::group;
   using A = typename Call::A;
@@ -81,6 +113,14 @@ __global__ void __launch_bounds__(Shape::most_threads, Shape::blocks_at_once)
 
   const std::size_t begin = blockIdx.x * per_task, end = rows < begin + per_task ? rows : begin + per_task;
   constexpr bool ahead = Shape::template loads_ahead<K>;
+  constexpr std::make_index_sequence<K> k;
+  constexpr bool some_in_f64 = thread::some_in_f64();
+  constexpr unsigned most_rows = some_in_f64 ? 64 * Shape::rows : 1;
+  __shared__ bool in_f64[most_rows];  // rows that are added behind the others
+  if constexpr (some_in_f64) {
+    for (unsigned row = threadIdx.x; row < most_rows; row += blockDim.x) in_f64[row] = false;
+    __syncthreads();
+  }
   typename thread::columns now[thread::vectors], next[thread::vectors];
   std::size_t i = begin + group::index();
   if (ahead) thread{call, i, cols, now}.load();
@@ -92,31 +132,41 @@ __global__ void __launch_bounds__(Shape::most_threads, Shape::blocks_at_once)
     else if (i + 1 < end)
       thread{call, i + 1, cols, next}.load();
     const thread row{call, i, cols, now};
-    row.with_map([&](const auto& of, const auto& map) { of.store_and_add(map, sums, std::make_index_sequence<K>()); });
+    row.with_map([&](const auto& of, const auto& map) { of.store_and_add(map, sums, k); },
+                 [&](const auto&) {
+                   if (row.first()) in_f64[i - begin] = true;
+                 });
     if constexpr (ahead)
 #pragma unroll
       for (int t = 0; t < Shape::kept; ++t) now[t].take_rows(next[t]);
   }
 
   if constexpr (Shape::kept != 0 && group::is_block) {
-    sums.each([&](int t, int k, int u, A sum) {
-      if (thread::column(t) < cols) own[k * stride + thread::column(t) + static_cast<unsigned>(u)] = sum;
+    sums.each([&](int t, int which, int u, A sum) {
+      if (thread::column(t) < cols) own[which * stride + thread::column(t) + static_cast<unsigned>(u)] = sum;
     });
   } else if constexpr (Shape::kept != 0) {  // the groups of a block, in their order
     __shared__ A of_group[Shape::rows][Shape::reach * N];
 #pragma unroll
-    for (int k = 0; k < K; ++k) {
+    for (int sum_of = 0; sum_of < K; ++sum_of) {
       __syncthreads();
       sums.each([&](int t, int which, int u, A sum) {
-        if (which == k) of_group[group::index()][thread::column(t) + static_cast<unsigned>(u)] = sum;
+        if (which == sum_of) of_group[group::index()][thread::column(t) + static_cast<unsigned>(u)] = sum;
       });
       __syncthreads();
       for (unsigned j = threadIdx.x; j < cols; j += blockDim.x) {
         A sum(0);
         for (unsigned g = 0; g < group::count(); ++g) sum += of_group[g][j];
-        own[k * stride + j] = sum;
+        own[sum_of * stride + j] = sum;
       }
     }
+  }
+  if constexpr (some_in_f64) {
+    __syncthreads();
+    bool any = false;
+    for (unsigned row = threadIdx.x; row < most_rows; row += blockDim.x) any = any || in_f64[row];
+    if (__syncthreads_or(any) != 0)
+      add_rows_in_f64<Shape>(call, begin, end, cols, add_row<K, A>{{own, stride}}, in_f64);
   }
 }
 

@@ -314,9 +314,10 @@ inline constexpr std::size_t element_bytes = sizeof(E);
 template <>
 inline constexpr std::size_t element_bytes<void> = access_bytes;
 
-/// Columns that a thread takes at a time: 16 bytes of the matrix with the smallest elements.
-template <class... X, class... Y>
+/// Columns that a thread takes at a time: 16 bytes of the matrix with the smallest elements; but two where numbers are f64.
+template <class A, class... X, class... Y>
 consteval int columns_at_a_time(const std::tuple<X...>*, const std::tuple<Y...>*) {
+  if (sizeof(A) == 8) return 2;
   const std::size_t least = std::min({std::size_t{8}, element_bytes<typename output<Y>::element>...,
                                       operand<X>::has_rows ? element_bytes<typename operand<X>::element> : 8 ...});
   return static_cast<int>(access_bytes / least);

@@ -32,7 +32,7 @@ struct row_call {
   using outputs = decltype(std::tuple_cat(std::declval<Direct>(), std::declval<Y>()));
   static constexpr bool reduces = Reduces, maps = std::tuple_size_v<Y> != 0;
   static constexpr std::size_t reduced = std::tuple_size_v<X>, direct = std::tuple_size_v<Direct>;
-  static constexpr int N = columns_at_a_time(static_cast<operands*>(nullptr), static_cast<outputs*>(nullptr));
+  static constexpr int N = columns_at_a_time<A>(static_cast<operands*>(nullptr), static_cast<outputs*>(nullptr));
   static constexpr std::size_t kept_bytes = gpu::kept_bytes(static_cast<operands*>(nullptr));
 
   Bound bound;
@@ -44,8 +44,8 @@ struct row_call {
   template <class P>
   TIGON_DEVICE_INLINE auto in_f64(const P& program) const {
     const rows::bound_program wide(program, bound.numbers, bound.to);
-    return row_call<Reduces, simd::vec<typename V::engine, double>, std::remove_const_t<decltype(wide)>, X, More, Y, Direct,
-                    Kept>{wide, x, y, kept};
+    return row_call<Reduces, simd::vec<typename V::engine, double>, std::remove_const_t<decltype(wide)>, X, More, Y,
+                    Direct, Kept>{wide, x, y, kept};
   }
 };
 
@@ -254,20 +254,24 @@ struct row_thread {
     }
   }
 
-  /// run(thread, map) with the map of this row: the row is reduced, if the program does so, and what it saves is saved. A row
-  /// that another program computes, in f64, is reduced by that one.
-  template <class Run>
-  TIGON_DEVICE_INLINE void with_map(Run run) const {
+  /// Whether there are rows that another program computes, in f64.
+  static constexpr bool some_in_f64() {
+    if constexpr (Call::reduces)
+      return rows::has_rows_in_f64<std::remove_cvref_t<decltype(Call::bound.p)>,
+                                   std::remove_cvref_t<decltype(std::declval<const row_thread&>().value())>>;
+    else
+      return false;
+  }
+  /// run(thread, map) with the map of this row: the row is reduced, if the program does so, and what it saves is saved. For a
+  /// row that another program computes, in f64, in_f64(program) is called instead.
+  template <class Run, class InF64>
+  TIGON_DEVICE_INLINE void with_map(Run run, InF64 in_f64) const {
     using P = std::remove_cvref_t<decltype(call.bound.p)>;
     if constexpr (Call::reduces) {
       const auto value = this->value();
       using Value = std::remove_cvref_t<decltype(value)>;
       if constexpr (rows::has_rows_in_f64<P, Value>)
-        if (const auto program = call.bound.p.in_f64(value)) {
-          const auto wide = call.in_f64(*program);
-          const row_thread<Shape, N, std::remove_const_t<decltype(wide)>, Keeps> thread{wide, i, cols, row, here};
-          return thread.with_map(run);
-        }
+        if (const auto program = call.bound.p.in_f64(value)) return in_f64(*program);
       run(*this, map_of_row<V, P, Value>{call.bound.p, {value}});
     } else {
       run(*this, map_of_row<V, P>{call.bound.p, {}});
@@ -327,6 +331,17 @@ struct row_thread {
     }
   };
 };
+
+/// A row that `program` computes, in f64: read again for it, element by element, by a function of its own, since there are few,
+/// and f64 would leave no registers for the others. run(thread, map) stores it.
+template <class Shape, class Call, class P, class Run>
+TIGON_DEVICE_NOINLINE void row_in_f64(const Call& call, P program, std::size_t i, unsigned cols, bool here, Run run) {
+  const auto wide = call.in_f64(program);
+  using thread = row_thread<row_shape<Shape::lanes, 0, Shape::most_threads>, 1, std::remove_const_t<decltype(wide)>>;
+  typename thread::columns none[1];
+  const thread row{wide, i, cols, none, here};
+  row.with_map(run, [](const auto&) {});
+}
 
 }  // namespace TIGON_ABI
 }  // namespace tigon::gpu
