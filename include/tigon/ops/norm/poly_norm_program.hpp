@@ -127,12 +127,9 @@ struct poly_norm_program_in_f64 {
     const double square = sums[2] / cols;
     const bool in_range = square >= range::least && square <= range::most;
     if (s.measured || (s.p != 1 && !(square <= range::most))) return false;
-    if (in_range || s.p != 1) {
-      s.p *= scale_to_one(math::max(math::sqrt(eps) * s.p, math::sqrt(square)));
-      s.measured = true;
-    } else {
-      s.p = square < range::least ? range::up : range::down;
-    }
+    s.measured = in_range || s.p != 1;
+    const double size = math::max(math::sqrt(eps) * s.p, math::sqrt(square));
+    s.p *= !s.measured ? (square < range::least ? range::up : range::down) : size == 0 ? 1 : scale_in_f64(1 / size);
     return true;
   }
   TIGON_INLINE row finish(state s, of_powers<double> sums) const {

@@ -5,11 +5,8 @@
 #include <tigon/config.hpp>
 #include <tigon/rows/row.hpp>
 
-#include <algorithm>
 #include <array>
 #include <bit>
-#include <cmath>
-#include <cstddef>
 #include <cstdint>
 #include <limits>
 #include <optional>
@@ -103,13 +100,6 @@ TIGON_INLINE double correction_along_row(const sums_along_row& s, double n, doub
   const bool cancels = 8 * s.m_v * s.m_v >= 7 * s.m_m * s.v_v && exact > 0.5;
   const bool agrees = math::abs(exact - saved) <= 5 * static_cast<double>(std::numeric_limits<A>::epsilon());
   return cancels && agrees ? exact / saved : 1;
-}
-
-/// The power of two that brings a row to about 1, given its largest number; that of the largest number of all if it is
-/// infinite, NaN if it is NaN.
-inline double scale_to_one(double most) {
-  if (most != most) return most;
-  return most == 0 ? 1 : std::scalbn(1.0, -std::clamp(std::ilogb(most), -1022, 1022));
 }
 
 /// Mean and variance of a row from the sums of c = scale * x - about and of c^2, first with about = 0. Where the mean
