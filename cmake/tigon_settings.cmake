@@ -14,6 +14,10 @@
 #
 # oneDNN is the one library that is linked, and only by who asks for it: programs that link tigon::onednn, which exists
 # where it was found, or everything where TIGON_BACKEND is onednn.
+#
+# Backend cuda is for .cu files of programs that link tigon::cuda, which exists with TIGON_CUDA and brings nvcc's flags; the
+# program enables the language CUDA (docs/cuda.md).
+option(TIGON_CUDA "Make the target tigon::cuda, for programs in CUDA C++" OFF)
 set(TIGON_BACKEND "" CACHE STRING "Default backend by name; empty: chosen for TIGON_DEVICE")
 set(TIGON_DEVICE "" CACHE STRING "Device for which the default backend is chosen: cpu, npu or a vendor's; empty: cpu")
 set_property(CACHE TIGON_DEVICE PROPERTY STRINGS "" cpu npu)
@@ -155,6 +159,11 @@ function(tigon_settings target)
       target_compile_definitions(${target} INTERFACE $<BUILD_INTERFACE:${setting}=${value}>)
     endif()
   endforeach()
+  if(TIGON_CUDA AND NOT TARGET tigon::cuda)
+    add_library(tigon::cuda INTERFACE IMPORTED GLOBAL)
+    target_link_libraries(tigon::cuda INTERFACE tigon::tigon)
+    target_compile_options(tigon::cuda INTERFACE "$<$<COMPILE_LANGUAGE:CUDA>:-std=c++20;--expt-relaxed-constexpr>")
+  endif()
   if(TIGON_ONEDNN_INCLUDE_DIR AND TIGON_ONEDNN_LIBRARY AND NOT TARGET tigon::onednn)
     add_library(tigon::onednn INTERFACE IMPORTED GLOBAL)
     target_include_directories(tigon::onednn SYSTEM INTERFACE ${TIGON_ONEDNN_INCLUDE_DIR})

@@ -59,8 +59,9 @@ void turn_neighbours(tigon::context& ctx, in<T> x, in<U> freqs, position_of at, 
   const out<A> t = own.matrix(), u = own.matrix();
   each(ctx, t, same, x);
   tigon::simd::for_rows<lanes, A>(ctx, x.rows, x.cols, [=] TIGON_FN(auto row) {
-    tigon::detail::turn_neighbours<lanes>(row, static_cast<const A*>(t.row(row.i)), tigon::row_at<A>{u.row(row.i), 0},
-                                          x.cols, freqs.row(at(row.i)), sign);
+    tigon::detail::turn_neighbours<lanes>(row, static_cast<const A*>(t.row(row.i)),
+                                          tigon::detail::row_at<A>{u.row(row.i), 0}, x.cols, freqs.row(at(row.i)),
+                                          sign);
   });
   each(ctx, y, same, in<A>(u));
 }

@@ -70,8 +70,16 @@
 #define TIGON_INLINE __host__ __device__ inline __attribute__((always_inline))
 #define TIGON_LAMBDA
 #define TIGON_FLATTEN
+#define TIGON_RARE TIGON_INLINE
+// For the threads of a device alone.
+#define TIGON_DEVICE_INLINE __device__ inline __attribute__((always_inline))
+#define TIGON_DEVICE_NOINLINE __device__ __attribute__((noinline))
 #else
 #define TIGON_INLINE TIGON_HOST_INLINE
+#define TIGON_DEVICE_INLINE TIGON_HOST_INLINE
+#define TIGON_DEVICE_NOINLINE TIGON_NOINLINE
+// On what few rows of a program need: out of line, but for a device, which has no calls.
+#define TIGON_RARE TIGON_NOINLINE
 // Force-inline a lambda into the loop that calls it.
 #define TIGON_LAMBDA __attribute__((always_inline))
 // On the body of a task: the row program and every function it passes are inlined into one loop nest. g++ keeps the

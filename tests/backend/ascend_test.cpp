@@ -147,11 +147,12 @@ struct all_groups {
     return {{(x - V(of.about)) * V(of.scale) * w + more, fma(x, more, dw)}};
   }
 };
-/// Rows of negative mean are reduced a second time, and those of which the second sum is above `most` are skipped.
+/// Rows of negative mean are reduced a second time, and those of which the second sum is above `most` are in f64.
+template <class A>
 struct some_rows {
-  float cols, most;
+  A cols, most;
   struct state {
-    float mean = 0;
+    A mean = 0;
     bool again = false;
   };
   template <class V>
@@ -162,17 +163,20 @@ struct some_rows {
   TIGON_INLINE V reduce(state of, V x) const {
     return x - V(of.mean) - V(of.mean);
   }
-  TIGON_INLINE bool again(state& of, float sum) const {
+  TIGON_INLINE bool again(state& of, A sum) const {
     if (of.again || !(sum < 0)) return false;
     of = {sum / cols, true};
     return true;
   }
-  TIGON_INLINE float finish(state of, float sum) const { return of.again ? sum : -sum; }
-  TIGON_INLINE float save(float value) const { return value; }
-  TIGON_INLINE bool skips(float value) const { return value > most; }
+  TIGON_INLINE A finish(state of, A sum) const { return of.again ? sum : -sum; }
+  TIGON_INLINE A save(A value) const { return value; }
+  TIGON_INLINE std::optional<some_rows<double>> in_f64(float value) const {
+    if (!(value > most)) return {};
+    return some_rows<double>{cols, most};
+  }
   template <class V>
-  TIGON_INLINE V map(float value, V x) const {
-    return x * V(value);
+  TIGON_INLINE V map(A value, V x) const {
+    return x * V(value) + V(A(sizeof(A)));
   }
 };
 
@@ -196,7 +200,7 @@ TEST(ascend_programs, are_those_of_lanes) {
           tigon::reduce_writes(sum.view()), tigon::writes(y.view()),
           tigon::adds_to(tigon::parameter_gradient<float>{{dw.data(), s.cols}, tigon::gradient::accumulate}));
       results = {sum.f64(), y.f64(), first.f64(), second.f64(), dw.f64()};
-      tigon::reduce_map<B>(default_context(), some_rows{static_cast<float>(s.cols), 1.5f}, tigon::reads(in),
+      tigon::reduce_map<B>(default_context(), some_rows<float>{static_cast<float>(s.cols), 1.5f}, tigon::reads(in),
                            tigon::writes(z.view()), tigon::saves(first.data()));
       results.push_back(z.f64()), results.push_back(first.f64());
       EXPECT_TRUE(sum.padding_intact() && y.padding_intact() && z.padding_intact());

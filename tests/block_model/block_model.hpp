@@ -251,10 +251,6 @@ struct rows_on_blocks {
   using row_sums = void;
 
   template <class A, class F>
-  static void for_rows(context& ctx, std::size_t rows, std::size_t cols, F fn) {
-    for_rows<A>(ctx, rows, cols, simd::row_loop{}, fn);
-  }
-  template <class A, class F>
   static void for_rows(context& ctx, std::size_t rows, std::size_t cols, simd::row_loop how, F fn) {
     workspace::frame frame(ctx.workspace());
     const std::size_t stride = workspace::padded<A>(cols);
@@ -298,15 +294,20 @@ struct rows_on_blocks {
               direct);
         (void)bound.value_of(row, in);
       } else {
-        const auto map = simd::detail::mapping<V>(bound.p, bound.value_of(row, in));
+        const auto value = bound.value_of(row, in);
+        const auto map = simd::detail::mapping<V>(bound.p, value);
         if constexpr (requires { map.skipped(); })
-          if (map.skipped()) return;
+          if (map.skipped())
+            return [&]<std::size_t... k>(std::index_sequence<k...>) {
+              rows::map_if_in_f64(row, bound, value, in, group<map_reads>(groups...), group<simd::writes>(groups...),
+                                  row.partial(k)...);
+            }(std::make_index_sequence<G>());
         const auto operands = std::tuple_cat(in.x, more);
         if constexpr (D != 0)
-          map_with(row, operands, std::tuple_cat(direct, out),
-                   rows::direct_and_map<X, std::remove_const_t<decltype(map)>>{map}, std::make_index_sequence<G>());
+          simd::detail::map_with_partials<G>(row, operands, std::tuple_cat(direct, out),
+                                             rows::direct_and_map<X, std::remove_const_t<decltype(map)>>{map});
         else
-          map_with(row, operands, out, map, std::make_index_sequence<G>());
+          simd::detail::map_with_partials<G>(row, operands, out, map);
       }
     });
   }
@@ -316,7 +317,7 @@ struct rows_on_blocks {
     using V = typename decltype(vector_of_map(in, out))::type;
     const auto map = simd::detail::mapping<V>(program);
     with_gradients<typename V::value_type>(ctx, extents_of_map(in, out), gradients.g, [=](auto row) {
-      map_with(row, in.x, out.y, map, std::make_index_sequence<sizeof...(T)>());
+      simd::detail::map_with_partials<sizeof...(T)>(row, in.x, out.y, map);
     });
   }
   template <class P, class... X, class... Y, class F>
@@ -349,11 +350,6 @@ struct rows_on_blocks {
   static void clear(const Row& row, const std::tuple<Y...>& outputs) {
     simd::detail::clear_outputs(row, outputs);
   }
-  template <class Row, class In, class Out, class F, std::size_t... k>
-  static void map_with(const Row& row, const In& x, const Out& y, F f, std::index_sequence<k...> sums) {
-    simd::detail::map_with_partials(row, x, y, f, sums);
-  }
-
   template <class A, class... T, class F>
   static void with_gradients(context& ctx, rows::extents of, const std::tuple<parameter_gradient<T>...>& gradients,
                              F fn) {

@@ -48,9 +48,11 @@ numbers softmax(std::size_t rows, std::size_t cols) {
   return joined({y, dx});
 }
 
+/// Numbers of the first row times `factor`: a large one makes it a row in f64.
 template <class B>
-numbers rms_norm(std::size_t rows, std::size_t cols) {
+numbers rms_norm(std::size_t rows, std::size_t cols, float factor = 1) {
   numbers x = some(rows * cols, 1), dy = some(rows * cols, 2), w = some(cols, 3);
+  for (std::size_t j = 0; j < cols; ++j) x[j] *= factor;
   numbers y(rows * cols, nan), dx(rows * cols, nan), rstd(rows, nan), dw(cols, nan);
   rms_norm_forward<B>(matrix(x, cols), w, matrix(y, cols), rstd);
   rms_norm_backward<B>(matrix(dy, cols), matrix(x, cols), w, rstd, matrix(dx, cols), dw);
@@ -133,7 +135,8 @@ TEST(block_model, softmax) {
 }
 TEST(block_model, rms_norm) {
   for (const std::size_t cols : {1, 2, 37})
-    expect_same(rms_norm<block_model>(3, cols), rms_norm<backends::generic>(3, cols));
+    for (const float factor : {1.0f, 0x1p50f})
+      expect_same(rms_norm<block_model>(3, cols, factor), rms_norm<backends::generic>(3, cols, factor));
 }
 TEST(block_model, group_norm) {
   expect_group_norm<block_model>(4, 4, 41);

@@ -19,9 +19,27 @@ namespace {
 using namespace tigon::test;
 using tigon::accumulator_t, tigon::context, tigon::for_rows, tigon::gradient, tigon::matrix_view, tigon::pack,
     tigon::vector_view;
-using tigon::simd::detail::declared_map, tigon::simd::detail::declared_reduction, tigon::simd::detail::no_reduction,
-    tigon::simd::detail::prepared_map, tigon::simd::detail::row_value, tigon::simd::detail::run_with_partials,
+using tigon::simd::detail::no_reduction, tigon::simd::detail::prepared_map, tigon::simd::detail::row_value,
     tigon::simd::detail::touched;
+
+/// What the driver makes of a program, of operands one by one.
+template <class F, class... X>
+auto declared_reduction(F f, X... x) {
+  return tigon::simd::detail::declared_reduction(f, std::tuple(x...));
+}
+template <class T, class F, class... X>
+auto declared_map(matrix_view<T> out, F f, X... x) {
+  return tigon::simd::detail::declared_map(tigon::writes(out), f, std::tuple(x...));
+}
+template <class... Y, class F, class... X>
+auto declared_map(tigon::simd::writes<Y...> out, F f, X... x) {
+  return tigon::simd::detail::declared_map(out, f, std::tuple(x...));
+}
+template <class B, class A, class Reduction, class F, class... T>
+void run_with_partials(context& ctx, std::size_t rows, std::size_t cols, Reduction reduction, F fn,
+                       tigon::parameter_gradient<T>... to) {
+  tigon::simd::detail::run_rows<B, A>(ctx, rows, cols, reduction, fn, tigon::adds_to(to...));
+}
 
 /// The engine of a backend with thresholds so low that every task, group, block and streamed row occurs in small
 /// shapes.
@@ -767,7 +785,7 @@ TIGON_TEST_NOINLINE void check_map_rows(std::size_t rows, std::size_t size, std:
   }
   EXPECT_TRUE(to.padding_intact());
   // The same without a reduction and in one group.
-  const declared_map next(
+  const auto next = declared_map(
       out, [](std::size_t, int none) { return [=](auto, auto t) { return pack{t + A(none + 1)}; }; }, a, b);
   run_with_partials<B, A>(tigon::default_context(), rows, cols, no_reduction{}, next);
   for (std::size_t i = 0; i < rows; ++i)
@@ -790,7 +808,8 @@ TYPED_TEST(row, maps_take_rows_in_groups) {
 TEST(row_maps, of_16_bits_take_four_rows_where_memory_is_read_while_it_is_written) {
   using B = eager<tigon::backends::highway, 4, tigon::row_order::interleaved>;
   using T = tigon::bfloat16;
-  using map = declared_map<matrix_view<T>, int, matrix_view<const T>, vector_view<const T>>;
+  using map = tigon::simd::detail::declared_map<tigon::simd::writes<matrix_view<T>>, int, matrix_view<const T>,
+                                                vector_view<const T>>;
   using V = tigon::simd::vec<B::engine, float>;
   constexpr auto shape = tigon::simd::detail::program_shape<V, no_reduction, map>(0);
   EXPECT_EQ((tigon::simd::plan_of<B, shape>.rows), V::size == 1 ? 1u : 4u);

@@ -12,8 +12,8 @@ namespace tigon {
 /// Backends of CPUs have none, and a call of theirs has ended when it returns.
 struct device_queue {
   void* stream = nullptr;  ///< the device's handle, to which null may be a value
-  void (*finish)(void* stream) =
-      nullptr;  ///< returns when all that was put there is done; throws what the device reports
+  /// Returns when all that was put there is done; throws what the device reports.
+  void (*finish)(void* stream) = nullptr;
 };
 
 /// Executor, workspace and queue of a call. One call at a time per context. Outputs are ordered by the queue alone: who has
@@ -25,6 +25,7 @@ class context {
 
   TIGON_INLINE executor_ref executor() const { return executor_; }
   TIGON_INLINE tigon::workspace& workspace() const { return *workspace_; }
+  TIGON_INLINE bool has_queue() const { return queue_.finish != nullptr; }
   /// The stream of the queue; null without one.
   TIGON_INLINE void* stream() const { return queue_.stream; }
   /// Returns when all calls with this context are done: at once without a queue. Throws what the device reports.
@@ -49,6 +50,15 @@ TIGON_TAGGED inline context& default_context() {
   thread_local workspace scratch;
   thread_local context instance(serial(), scratch);
   return instance;
+}
+
+/// The context of a call of backend B that names none: that of B, if it states one by a function of this name.
+template <class B>
+TIGON_INLINE context& default_context() {
+  if constexpr (requires { B::default_context(); })
+    return B::default_context();
+  else
+    return default_context();
 }
 
 }  // namespace tigon

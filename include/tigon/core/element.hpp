@@ -15,8 +15,29 @@ namespace tigon {
 
 namespace detail {
 
+#if defined(TIGON_DEVICE_CODE)
+__device__ TIGON_HOST_INLINE std::uint16_t device_bfloat16_bits(float value) {
+  std::uint16_t bits;
+  asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(bits) : "f"(value));
+  return bits;
+}
+__device__ TIGON_HOST_INLINE std::uint16_t device_float16_bits(float value) {
+  std::uint16_t bits;
+  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(value));
+  return bits;
+}
+__device__ TIGON_HOST_INLINE float device_float16_value(std::uint16_t bits) {
+  float value;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(bits));
+  return value;
+}
+#endif
+
 /// f32 bits to bfloat16 bits, round to nearest even; a NaN stays a NaN (made quiet).
 constexpr TIGON_INLINE std::uint16_t bfloat16_bits(float value) {
+#if defined(__CUDA_ARCH__)
+  if (!std::is_constant_evaluated()) return device_bfloat16_bits(value);
+#endif
   const auto u = std::bit_cast<std::uint32_t>(value);
   if ((u & 0x7fffffffu) > 0x7f800000u) return static_cast<std::uint16_t>((u >> 16) | 0x40u);
   return static_cast<std::uint16_t>((u + 0x7fffu + ((u >> 16) & 1u)) >> 16);
@@ -24,6 +45,9 @@ constexpr TIGON_INLINE std::uint16_t bfloat16_bits(float value) {
 
 /// f32 bits to IEEE binary16 bits, round to nearest even, subnormals kept, overflow to infinity, NaN made quiet.
 constexpr TIGON_INLINE std::uint16_t float16_bits(float value) {
+#if defined(__CUDA_ARCH__)
+  if (!std::is_constant_evaluated()) return device_float16_bits(value);
+#endif
 #if defined(__aarch64__)
   if (!std::is_constant_evaluated()) return std::bit_cast<std::uint16_t>(static_cast<__fp16>(value));
 #endif
@@ -40,6 +64,9 @@ constexpr TIGON_INLINE std::uint16_t float16_bits(float value) {
 }
 
 constexpr TIGON_INLINE float float16_value(std::uint16_t bits) {
+#if defined(__CUDA_ARCH__)
+  if (!std::is_constant_evaluated()) return device_float16_value(bits);
+#endif
 #if defined(__aarch64__)
   if (!std::is_constant_evaluated()) return std::bit_cast<__fp16>(bits);
 #endif

@@ -24,6 +24,7 @@ enum class error_code {
   index,      ///< a label, token or position that points outside
   state,      ///< a call in the wrong order
   workspace,  ///< scratch memory that is too small
+  device,     ///< what a device reports of its own
 };
 
 constexpr std::string_view error_code_name(error_code code) {
@@ -36,6 +37,7 @@ constexpr std::string_view error_code_name(error_code code) {
     case error_code::index: return "index";
     case error_code::state: return "state";
     case error_code::workspace: return "workspace";
+    case error_code::device: return "device";
   }
   return "unknown";
 }

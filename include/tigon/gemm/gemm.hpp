@@ -40,7 +40,7 @@ void declare_second(arguments& args, matrix_view<T> b, transpose t, extents e) {
 /// c from a and b, with a bias and an epilogue. See gemm_options for the contract, no_epilogue for the callable.
 template <class B = default_backend, class TA, class TB, class TC, parameter Bias, class Epilogue>
 void gemm(matrix_view<TA> a, matrix_view<TB> b, matrix_view<TC> c, const Bias& bias, const Epilogue& epilogue,
-          gemm_options opt = {}, context& ctx = default_context()) {
+          gemm_options opt = {}, context& ctx = default_context<B>()) {
   using A = gemm_detail::bare<TA>;
   using W = gemm_detail::bare<TB>;
   static_assert(gemm_detail::admits_types<B, A, W, TC>());
@@ -59,14 +59,14 @@ void gemm(matrix_view<TA> a, matrix_view<TB> b, matrix_view<TC> c, const Bias& b
 /// c from a and b. See gemm_options for the contract.
 template <class B = default_backend, class TA, class TB, class TC>
 void gemm(matrix_view<TA> a, matrix_view<TB> b, matrix_view<TC> c, gemm_options opt = {},
-          context& ctx = default_context()) {
+          context& ctx = default_context<B>()) {
   tigon::gemm<B>(a, b, c, absent, no_epilogue{}, opt, ctx);
 }
 
 /// c from a and a packed b; opt.b is not read, gemm_pack was told.
 template <class B = default_backend, class TA, element TB, class TC, parameter Bias, class Epilogue>
 void gemm(matrix_view<TA> a, packed_operand<TB> b, matrix_view<TC> c, const Bias& bias, const Epilogue& epilogue,
-          gemm_options opt = {}, context& ctx = default_context()) {
+          gemm_options opt = {}, context& ctx = default_context<B>()) {
   using A = gemm_detail::bare<TA>;
   static_assert(gemm_detail::admits_types<B, A, TB, TC>());
   using K = kernel_for<op::gemm, B>;
@@ -95,14 +95,14 @@ void gemm(matrix_view<TA> a, packed_operand<TB> b, matrix_view<TC> c, const Bias
 
 template <class B = default_backend, class TA, element TB, class TC>
 void gemm(matrix_view<TA> a, packed_operand<TB> b, matrix_view<TC> c, gemm_options opt = {},
-          context& ctx = default_context()) {
+          context& ctx = default_context<B>()) {
   tigon::gemm<B>(a, b, c, absent, no_epilogue{}, opt, ctx);
 }
 
 /// da and db, in the storage order of a and b, from dc. Either may be `absent`. See gemm_options for the contract.
 template <class B = default_backend, class TC, class TA, class TB, class DA, class DB>
 void gemm_backward(matrix_view<TC> dc, matrix_view<TA> a, matrix_view<TB> b, DA da, DB db,
-                   gemm_backward_options opt = {}, context& ctx = default_context()) {
+                   gemm_backward_options opt = {}, context& ctx = default_context<B>()) {
   using A = gemm_detail::bare<TA>;
   using W = gemm_detail::bare<TB>;
   using C = gemm_detail::bare<TC>;

@@ -258,7 +258,7 @@ constexpr std::size_t gemm_pack_bytes(std::size_t k, std::size_t n) {
 /// is too small, or not aligned to 64 bytes).
 template <class B = default_backend, element TA, class T>
 packed_operand<gemm_detail::bare<T>> gemm_pack(matrix_view<T> b, std::span<std::byte> to, transpose t = transpose::no,
-                                               context& ctx = default_context()) {
+                                               context& ctx = default_context<B>()) {
   using TB = gemm_detail::bare<T>;
   static_assert(gemm_detail::admits_types<B, TA, TB, TB>());
   using K = kernel_for<op::gemm, B>;

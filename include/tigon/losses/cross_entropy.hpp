@@ -99,7 +99,7 @@ template <class B = default_backend, class T, class Target, parameter Weight = a
 void cross_entropy_forward(in_matrix<T> logits, const Target& target,
                            std::type_identity_t<std::span<accumulator_t<T>>> loss, matrix_view<T> dlogits,
                            cross_entropy_options opt = {}, const Weight& class_weight = absent,
-                           cross_entropy_metrics<accumulator_t<T>> metrics = {}, context& ctx = default_context()) {
+                           cross_entropy_metrics<accumulator_t<T>> metrics = {}, context& ctx = default_context<B>()) {
   static_assert(admits<B, T>());
   const auto weight = as_in_vector<T>(class_weight);
   static_assert(admits_parameter<T, decltype(weight)>());
@@ -114,7 +114,7 @@ template <class B = default_backend, class T, class Target, parameter Weight = a
 void cross_entropy_backward_recompute(in_matrix<T> logits, const Target& target,
                                       std::type_identity_t<std::span<const accumulator_t<T>>> upstream,
                                       matrix_view<T> dlogits, cross_entropy_options opt = {},
-                                      const Weight& class_weight = absent, context& ctx = default_context()) {
+                                      const Weight& class_weight = absent, context& ctx = default_context<B>()) {
   static_assert(admits<B, T>());
   const auto weight = as_in_vector<T>(class_weight);
   static_assert(admits_parameter<T, decltype(weight)>());
@@ -132,7 +132,7 @@ void cross_entropy_backward_recompute(in_matrix<T> logits, const Target& target,
 template <class B = default_backend, class T>
 void cross_entropy_backward(in_matrix<T> saved_dlogits,
                             std::type_identity_t<std::span<const accumulator_t<T>>> upstream, matrix_view<T> dlogits,
-                            context& ctx = default_context()) {
+                            context& ctx = default_context<B>()) {
   static_assert(admits<B, T>());
   arguments args("cross_entropy_backward");
   args.in("saved_dlogits", saved_dlogits, dlogits.rows, dlogits.cols);

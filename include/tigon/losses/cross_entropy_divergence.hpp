@@ -52,7 +52,7 @@ struct cross_entropy_divergence_options;
 /// Bytes of workspace that cross_entropy_tvd_forward and cross_entropy_jsd_forward take.
 template <class B = default_backend, class T>
 std::size_t cross_entropy_divergence_workspace(std::size_t rows, std::size_t vocab,
-                                               const context& ctx = default_context()) {
+                                               const context& ctx = default_context<B>()) {
   using A = accumulator_t<T>;
   return cross_entropy_workspace<B, T>(rows, vocab, ctx) - simd::scratch_workspace<B, A>(vocab, 1, ctx) +
          workspace::bytes_for<double>(rows) + simd::scratch_workspace<B, A>(vocab, 3, ctx);
@@ -166,7 +166,7 @@ template <class B = default_backend, class T, class Target, parameter Weight = a
 void cross_entropy_tvd_forward(in_matrix<T> logits, const Target& target, in_matrix<T> teacher_probs,
                                std::type_identity_t<cross_entropy_divergence_losses<accumulator_t<T>>> losses,
                                matrix_view<T> dlogits, cross_entropy_divergence_options opt = {},
-                               const Weight& class_weight = absent, context& ctx = default_context()) {
+                               const Weight& class_weight = absent, context& ctx = default_context<B>()) {
   static_assert(admits<B, T>());
   const auto weight = as_in_vector<T>(class_weight);
   static_assert(admits_parameter<T, decltype(weight)>());
@@ -179,7 +179,7 @@ template <class B = default_backend, class T, class Target, parameter Weight = a
 void cross_entropy_jsd_forward(in_matrix<T> logits, const Target& target, in_matrix<T> teacher_log_probs,
                                std::type_identity_t<cross_entropy_divergence_losses<accumulator_t<T>>> losses,
                                matrix_view<T> dlogits, cross_entropy_divergence_options opt = {},
-                               const Weight& class_weight = absent, context& ctx = default_context()) {
+                               const Weight& class_weight = absent, context& ctx = default_context<B>()) {
   static_assert(admits<B, T>());
   const auto weight = as_in_vector<T>(class_weight);
   static_assert(admits_parameter<T, decltype(weight)>());

@@ -36,7 +36,7 @@ void fused_linear_cosine_distillation_forward(const linear_layer<T>& student,
                                               std::type_identity_t<distillation_losses<accumulator_t<T>>> losses,
                                               std::type_identity_t<linear_gradients<T>> gradients = {},
                                               fused_linear_cosine_distillation_options opt = {},
-                                              context& ctx = default_context()) {
+                                              context& ctx = default_context<B>()) {
   constexpr std::string_view name = "fused_linear_cosine_distillation_forward";
   expects(name).finite<accumulator_t<T>>("beta", opt.beta);
   detail::distil<B, T, Target, op_list<op::fused_linear_cosine_distillation>>(
@@ -53,7 +53,7 @@ void fused_linear_cosine_distillation_backward(const linear_layer<T>& student,
                                                const Target& target, double upstream,
                                                std::type_identity_t<linear_gradients<T>> gradients,
                                                fused_linear_cosine_distillation_options opt = {},
-                                               context& ctx = default_context()) {
+                                               context& ctx = default_context<B>()) {
   constexpr std::string_view name = "fused_linear_cosine_distillation_backward";
   expects(name).finite<accumulator_t<T>>("beta", opt.beta);
   detail::distil<B, T, Target, op_list<op::fused_linear_cosine_distillation>>(

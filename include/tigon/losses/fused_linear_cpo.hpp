@@ -29,7 +29,7 @@ template <class B = default_backend, class T>
 void fused_linear_cpo_forward(const linear_layer<T>& layer, const token_ids& target,
                               const std::type_identity_t<preference_results<accumulator_t<T>>>& to,
                               const std::type_identity_t<linear_gradients<T>>& gradients = {},
-                              fused_linear_cpo_options opt = {}, context& ctx = default_context()) {
+                              fused_linear_cpo_options opt = {}, context& ctx = default_context<B>()) {
   static_assert(admits<B, T>());
   using K = kernel_for<op::fused_linear_cpo, B>;
   constexpr std::string_view op = "fused_linear_cpo_forward";

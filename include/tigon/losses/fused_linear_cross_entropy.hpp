@@ -73,7 +73,7 @@ inline constexpr bool few_cross_entropy_in_f64 =
 /// of x alone.
 template <class B = default_backend, class T>
 std::size_t fused_linear_cross_entropy_workspace(std::size_t rows, std::size_t hidden, std::size_t vocab,
-                                                 const context& ctx = default_context(),
+                                                 const context& ctx = default_context<B>(),
                                                  parameters of = parameters::trained) {
   using A = accumulator_t<T>;
   const std::size_t chunk = detail::cross_entropy_chunk<B, A>(rows, hidden, vocab, ctx);
@@ -159,7 +159,7 @@ void fused_linear_cross_entropy_forward(const linear_layer<T>& layer, const Targ
                                         fused_linear_cross_entropy_options opt = {},
                                         const Weight& class_weight = absent,
                                         std::type_identity_t<std::span<const accumulator_t<T>>> upstream = {},
-                                        context& ctx = default_context()) {
+                                        context& ctx = default_context<B>()) {
   static_assert(admits<B, T>());
   const auto weight = as_in_vector<input_t<T>>(class_weight);
   static_assert(admits_parameter<input_t<T>, decltype(weight)>());
@@ -174,7 +174,7 @@ void fused_linear_cross_entropy_backward(const linear_layer<T>& layer, const Tar
                                          std::type_identity_t<std::span<const accumulator_t<T>>> upstream,
                                          std::type_identity_t<linear_gradients<T>> gradients,
                                          fused_linear_cross_entropy_options opt = {},
-                                         const Weight& class_weight = absent, context& ctx = default_context()) {
+                                         const Weight& class_weight = absent, context& ctx = default_context<B>()) {
   static_assert(admits<B, T>());
   const auto weight = as_in_vector<input_t<T>>(class_weight);
   static_assert(admits_parameter<input_t<T>, decltype(weight)>());

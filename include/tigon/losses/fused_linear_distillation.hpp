@@ -67,7 +67,8 @@ void fused_linear_distillation_forward(const linear_layer<T>& student,
                                        const Target& target, const Soft& soft,
                                        std::type_identity_t<distillation_losses<accumulator_t<T>>> losses,
                                        std::type_identity_t<linear_gradients<T>> gradients = {},
-                                       fused_linear_distillation_options opt = {}, context& ctx = default_context()) {
+                                       fused_linear_distillation_options opt = {},
+                                       context& ctx = default_context<B>()) {
   detail::distil<B, T, Target, op_list<>>(
       "fused_linear_distillation_forward",
       {student, teacher, target, &losses, gradients, opt, opt.upstream, Soft::takes_neg_inf}, ctx,
@@ -82,7 +83,8 @@ void fused_linear_distillation_backward(const linear_layer<T>& student,
                                         const std::type_identity_t<distillation_teacher<T>>& teacher,
                                         const Target& target, const Soft& soft, double upstream,
                                         std::type_identity_t<linear_gradients<T>> gradients,
-                                        fused_linear_distillation_options opt = {}, context& ctx = default_context()) {
+                                        fused_linear_distillation_options opt = {},
+                                        context& ctx = default_context<B>()) {
   detail::distil<B, T, Target, op_list<>>(
       "fused_linear_distillation_backward",
       {student, teacher, target, nullptr, gradients, opt, upstream, Soft::takes_neg_inf}, ctx,

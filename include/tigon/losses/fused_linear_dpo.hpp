@@ -65,7 +65,7 @@ void fused_linear_dpo_forward(const linear_layer<T>& layer, const preference_bat
                               const std::type_identity_t<linear_gradients<T>>& gradients = {},
                               fused_linear_dpo_options opt = {},
                               const std::type_identity_t<reference_model<T>>& reference = {},
-                              context& ctx = default_context()) {
+                              context& ctx = default_context<B>()) {
   static_assert(admits<B, T>());
   using K = kernel_for<op::fused_linear_dpo, B>;
   constexpr std::string_view op = "fused_linear_dpo_forward";

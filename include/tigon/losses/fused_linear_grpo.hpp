@@ -12,7 +12,7 @@ namespace tigon {
 template <class B = default_backend, class T>
 std::size_t fused_linear_grpo_workspace(std::size_t batch, std::size_t rows, std::size_t hidden, std::size_t vocab,
                                         const policy_options& opt = {}, std::size_t reference_hidden = 0,
-                                        const context& ctx = default_context(),
+                                        const context& ctx = default_context<B>(),
                                         parameters trained = parameters::trained) {
   using A = accumulator_t<T>;
   const detail::policy_groups of(opt, {batch, 0, batch == 0 ? 0 : rows / batch});
@@ -117,7 +117,7 @@ void fused_linear_grpo_forward(const linear_layer<T>& layer,
                                const policy_options& opt = {},
                                const std::type_identity_t<reference_model<T>>& reference = {},
                                std::type_identity_t<std::span<const accumulator_t<T>>> upstream = {},
-                               context& ctx = default_context()) {
+                               context& ctx = default_context<B>()) {
   static_assert(admits<B, T>());
   detail::linear_grpo<B, T>(layer, {batch, to, opt, upstream}, gradients, reference, ctx);
 }
@@ -129,7 +129,7 @@ void fused_linear_grpo_forward(const linear_layer<T>& layer,
                                const std::type_identity_t<policy_results<accumulator_t<T>>>& to,
                                const std::type_identity_t<linear_gradients<T>>& gradients, const policy_options& opt,
                                const std::type_identity_t<reference_model<T>>& reference = {},
-                               context& ctx = default_context()) {
+                               context& ctx = default_context<B>()) {
   static_assert(admits<B, T>());
   detail::linear_grpo<B, T>(layer, {batch, to, opt, {}, &f}, gradients, reference, ctx);
 }

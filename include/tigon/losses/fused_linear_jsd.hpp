@@ -34,7 +34,7 @@ void fused_linear_jsd_forward(const linear_layer<T>& student,
                               const std::type_identity_t<distillation_teacher<T>>& teacher, const Labels& labels,
                               std::type_identity_t<std::span<accumulator_t<T>>> loss,
                               std::type_identity_t<linear_gradients<T>> gradients = {},
-                              fused_linear_jsd_options opt = {}, context& ctx = default_context()) {
+                              fused_linear_jsd_options opt = {}, context& ctx = default_context<B>()) {
   constexpr std::string_view name = "fused_linear_jsd_forward";
   detail::expect_beta<accumulator_t<T>>(expects(name), opt.beta);
   const distillation_losses<accumulator_t<T>> losses{loss};
@@ -51,7 +51,7 @@ template <class B = default_backend, class T, class Labels = absent_t>
 void fused_linear_jsd_backward(const linear_layer<T>& student,
                                const std::type_identity_t<distillation_teacher<T>>& teacher, const Labels& labels,
                                double upstream, std::type_identity_t<linear_gradients<T>> gradients,
-                               fused_linear_jsd_options opt = {}, context& ctx = default_context()) {
+                               fused_linear_jsd_options opt = {}, context& ctx = default_context<B>()) {
   constexpr std::string_view name = "fused_linear_jsd_backward";
   detail::expect_beta<accumulator_t<T>>(expects(name), opt.beta);
   const auto of = detail::distillation_options(opt).distillation;

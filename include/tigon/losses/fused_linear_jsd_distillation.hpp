@@ -35,7 +35,7 @@ void fused_linear_jsd_distillation_forward(const linear_layer<T>& student,
                                            std::type_identity_t<distillation_losses<accumulator_t<T>>> losses,
                                            std::type_identity_t<linear_gradients<T>> gradients = {},
                                            fused_linear_jsd_distillation_options opt = {},
-                                           context& ctx = default_context()) {
+                                           context& ctx = default_context<B>()) {
   constexpr std::string_view name = "fused_linear_jsd_distillation_forward";
   detail::expect_beta<accumulator_t<T>>(expects(name), opt.beta);
   detail::distil<B, T, Target, op_list<op::fused_linear_jsd_distillation>>(
@@ -52,7 +52,7 @@ void fused_linear_jsd_distillation_backward(const linear_layer<T>& student,
                                             const Target& target, double upstream,
                                             std::type_identity_t<linear_gradients<T>> gradients,
                                             fused_linear_jsd_distillation_options opt = {},
-                                            context& ctx = default_context()) {
+                                            context& ctx = default_context<B>()) {
   constexpr std::string_view name = "fused_linear_jsd_distillation_backward";
   detail::expect_beta<accumulator_t<T>>(expects(name), opt.beta);
   detail::distil<B, T, Target, op_list<op::fused_linear_jsd_distillation>>(

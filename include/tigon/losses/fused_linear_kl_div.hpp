@@ -74,7 +74,8 @@ inline constexpr bool few_kl_div_in_f64 = few_rows_in_f64<B, T, op::fused_linear
 /// gradient of x alone.
 template <class B = default_backend, class T>
 std::size_t fused_linear_kl_div_workspace(std::size_t rows, std::size_t hidden, std::size_t vocab,
-                                          const context& ctx = default_context(), parameters of = parameters::trained) {
+                                          const context& ctx = default_context<B>(),
+                                          parameters of = parameters::trained) {
   using A = accumulator_t<T>;
   const std::size_t chunk = detail::chunk_rows<B, A>(rows, hidden, vocab, ctx);
   if constexpr (detail::few_kl_div_in_f64<B, T>)
@@ -145,7 +146,7 @@ template <class B = default_backend, class T, class Labels = absent_t>
 void fused_linear_kl_div_forward(const linear_layer<T>& layer, in_matrix<input_t<T>> teacher, const Labels& labels,
                                  std::type_identity_t<loss_elements<accumulator_t<T>>> loss,
                                  std::type_identity_t<linear_gradients<T>> gradients = {},
-                                 fused_linear_kl_div_options opt = {}, context& ctx = default_context()) {
+                                 fused_linear_kl_div_options opt = {}, context& ctx = default_context<B>()) {
   static_assert(admits<B, T>());
   detail::run_linear_kl_div<B, T>("fused_linear_kl_div_forward", {layer, gradients, teacher, {}, {}, {}}, loss.view, {},
                                   labels, opt, ctx);
@@ -157,7 +158,7 @@ template <class B = default_backend, class T, class Labels = absent_t>
 void fused_linear_kl_div_backward(const linear_layer<T>& layer, in_matrix<input_t<T>> teacher, const Labels& labels,
                                   std::type_identity_t<loss_elements<const accumulator_t<T>>> upstream,
                                   std::type_identity_t<linear_gradients<T>> gradients,
-                                  fused_linear_kl_div_options opt = {}, context& ctx = default_context()) {
+                                  fused_linear_kl_div_options opt = {}, context& ctx = default_context<B>()) {
   static_assert(admits<B, T>());
   detail::run_linear_kl_div<B, T>("fused_linear_kl_div_backward", {layer, gradients, teacher, {}, {}, {}}, {},
                                   upstream.view, labels, opt, ctx);

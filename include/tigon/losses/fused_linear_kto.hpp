@@ -35,7 +35,7 @@ void fused_linear_kto_forward(const linear_layer<T>& layer, const unpaired_batch
                               const std::type_identity_t<linear_gradients<T>>& gradients = {},
                               fused_linear_kto_options opt = {},
                               const std::type_identity_t<reference_model<T>>& reference = {},
-                              context& ctx = default_context()) {
+                              context& ctx = default_context<B>()) {
   static_assert(admits<B, T>());
   using K = kernel_for<op::fused_linear_kto, B>;
   constexpr std::string_view op = "fused_linear_kto_forward";

@@ -90,7 +90,7 @@ inline constexpr bool few_scaled_cross_entropy_in_f64 = few_rows_in_f64<B, T, op
 /// those of x alone.
 template <class B = default_backend, class T>
 std::size_t fused_linear_scaled_cross_entropy_workspace(std::size_t rows, std::size_t hidden, std::size_t vocab,
-                                                        const context& ctx = default_context(),
+                                                        const context& ctx = default_context<B>(),
                                                         parameters of = parameters::trained) {
   using A = accumulator_t<T>;
   const std::size_t chunk = detail::chunk_rows<B, A>(rows, hidden, vocab, ctx);
@@ -167,7 +167,7 @@ void fused_linear_scaled_cross_entropy_forward(
     std::type_identity_t<scaled_cross_entropy_results<accumulator_t<T>>> to,
     std::type_identity_t<linear_gradients<T>> gradients = {}, fused_linear_scaled_cross_entropy_options opt = {},
     std::type_identity_t<scaled_cross_entropy_upstream<accumulator_t<T>>> upstream = {},
-    context& ctx = default_context()) {
+    context& ctx = default_context<B>()) {
   static_assert(admits<B, T>());
   detail::linear_scaled_cross_entropy<B, T>("fused_linear_scaled_cross_entropy_forward", layer, gradients, target, to,
                                             upstream, opt, ctx);
@@ -179,7 +179,7 @@ void fused_linear_scaled_cross_entropy_backward(
     const linear_layer<T>& layer, const Target& target,
     std::type_identity_t<scaled_cross_entropy_upstream<accumulator_t<T>>> upstream,
     std::type_identity_t<linear_gradients<T>> gradients, fused_linear_scaled_cross_entropy_options opt = {},
-    context& ctx = default_context()) {
+    context& ctx = default_context<B>()) {
   static_assert(admits<B, T>());
   detail::linear_scaled_cross_entropy<B, T>("fused_linear_scaled_cross_entropy_backward", layer, gradients, target, {},
                                             upstream, opt, ctx);

@@ -98,7 +98,7 @@ void grpo_loss_forward(matrix_view<Z> logits, const std::type_identity_t<policy_
                        std::type_identity_t<std::span<accumulator_t<T>>> loss,
                        std::type_identity_t<std::span<lse_parts<accumulator_t<T>>>> saved, policy_options opt = {},
                        std::type_identity_t<policy_metrics<accumulator_t<T>>> metrics = {},
-                       context& ctx = default_context()) {
+                       context& ctx = default_context<B>()) {
   static_assert(admits<B, T>());
   using A = accumulator_t<T>;
   constexpr std::string_view name = "grpo_loss_forward";
@@ -124,7 +124,7 @@ template <class B = default_backend, class T>
 void grpo_loss_backward(in_matrix<T> logits, const std::type_identity_t<policy_batch<accumulator_t<T>>>& batch,
                         std::type_identity_t<std::span<const lse_parts<accumulator_t<T>>>> saved,
                         std::type_identity_t<std::span<const accumulator_t<T>>> upstream, matrix_view<T> dlogits,
-                        policy_options opt = {}, context& ctx = default_context()) {
+                        policy_options opt = {}, context& ctx = default_context<B>()) {
   static_assert(admits<B, T>());
   using A = accumulator_t<T>;
   constexpr std::string_view name = "grpo_loss_backward";
@@ -146,7 +146,7 @@ void grpo_loss_backward(in_matrix<T> logits, const std::type_identity_t<policy_b
 /// Bytes of workspace that grpo_loss_forward_backward takes.
 template <class B = default_backend, class T>
 std::size_t grpo_loss_forward_backward_workspace(std::size_t rows, std::size_t batch, std::size_t vocab,
-                                                 const context& ctx = default_context()) {
+                                                 const context& ctx = default_context<B>()) {
   return grpo_loss_workspace<B, T>(rows, batch) + workspace::bytes_for<detail::policy_sequence>(batch) +
          simd::scratch_workspace<B, accumulator_t<T>>(vocab, 1, ctx);
 }
@@ -196,7 +196,7 @@ void grpo_loss_forward_backward(in_matrix<T> logits, const std::type_identity_t<
                                 policy_options opt = {},
                                 std::type_identity_t<policy_metrics<accumulator_t<T>>> metrics = {},
                                 std::type_identity_t<std::span<const accumulator_t<T>>> upstream = {},
-                                context& ctx = default_context()) {
+                                context& ctx = default_context<B>()) {
   static_assert(admits<B, T>());
   detail::grpo_loss_at_once<B, T>(logits, {batch, {loss, metrics}, opt, upstream}, dlogits, ctx);
 }
@@ -205,7 +205,8 @@ void grpo_loss_forward_backward(in_matrix<T> logits, const std::type_identity_t<
 template <class B = default_backend, class T>
 void grpo_loss_forward_backward(in_matrix<T> logits, const std::type_identity_t<policy_batch<accumulator_t<T>>>& batch,
                                 token_loss f, const std::type_identity_t<policy_results<accumulator_t<T>>>& to,
-                                matrix_view<T> dlogits, const policy_options& opt, context& ctx = default_context()) {
+                                matrix_view<T> dlogits, const policy_options& opt,
+                                context& ctx = default_context<B>()) {
   static_assert(admits<B, T>());
   detail::grpo_loss_at_once<B, T>(logits, {batch, to, opt, {}, &f}, dlogits, ctx);
 }

@@ -51,7 +51,7 @@ constexpr std::size_t jsd_workspace(std::size_t rows) { return detail::divergenc
 template <class B = default_backend, class T, class Labels = absent_t>
 void jsd_forward(in_matrix<T> student_log_probs, in_matrix<T> teacher_log_probs,
                  std::type_identity_t<std::span<accumulator_t<T>>> loss, matrix_view<T> dstudent, jsd_options opt = {},
-                 const Labels& labels = absent, context& ctx = default_context()) {
+                 const Labels& labels = absent, context& ctx = default_context<B>()) {
   static_assert(admits<B, T>());
   const auto ids = detail::label_span(labels);
   const std::size_t rows = student_log_probs.rows, vocab = student_log_probs.cols;
@@ -75,7 +75,7 @@ void jsd_forward(in_matrix<T> student_log_probs, in_matrix<T> teacher_log_probs,
 /// dstudent = upstream * saved: the gradient for another upstream gradient than 1. dstudent may be the saved gradient.
 template <class B = default_backend, class T>
 void jsd_backward(in_matrix<T> saved_dstudent, std::type_identity_t<std::span<const accumulator_t<T>>> upstream,
-                  matrix_view<T> dstudent, context& ctx = default_context()) {
+                  matrix_view<T> dstudent, context& ctx = default_context<B>()) {
   static_assert(admits<B, T>());
   detail::check_saved<T, accumulator_t<T>>("jsd_backward", saved_dstudent, upstream, dstudent);
   kernel_for<op::jsd, B>::template backward<B, T>(saved_dstudent, upstream[0], dstudent, ctx);

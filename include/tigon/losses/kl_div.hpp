@@ -71,7 +71,7 @@ constexpr std::size_t kl_div_workspace(std::size_t rows) { return detail::diverg
 template <class B = default_backend, class T>
 void kl_div_forward(in_matrix<T> student_log_probs, in_matrix<T> teacher,
                     std::type_identity_t<loss_elements<accumulator_t<T>>> loss, matrix_view<T> dstudent,
-                    kl_div_options opt = {}, context& ctx = default_context()) {
+                    kl_div_options opt = {}, context& ctx = default_context<B>()) {
   static_assert(admits<B, T>());
   using A = accumulator_t<T>;
   const std::size_t rows = student_log_probs.rows, vocab = student_log_probs.cols;
@@ -94,7 +94,7 @@ void kl_div_forward(in_matrix<T> student_log_probs, in_matrix<T> teacher,
 /// dstudent from the teacher and the gradient of the loss. See kl_div_options for the contract.
 template <class B = default_backend, class T>
 void kl_div_backward(in_matrix<T> teacher, std::type_identity_t<loss_elements<const accumulator_t<T>>> upstream,
-                     matrix_view<T> dstudent, kl_div_options opt = {}, context& ctx = default_context()) {
+                     matrix_view<T> dstudent, kl_div_options opt = {}, context& ctx = default_context<B>()) {
   static_assert(admits<B, T>());
   using A = accumulator_t<T>;
   arguments args("kl_div_backward");
@@ -112,7 +112,7 @@ void kl_div_backward(in_matrix<T> teacher, std::type_identity_t<loss_elements<co
 template <class B = default_backend, class T>
 void kl_div_teacher_backward(in_matrix<T> student_log_probs, in_matrix<T> teacher,
                              std::type_identity_t<loss_elements<const accumulator_t<T>>> upstream,
-                             matrix_view<T> dteacher, kl_div_options opt = {}, context& ctx = default_context()) {
+                             matrix_view<T> dteacher, kl_div_options opt = {}, context& ctx = default_context<B>()) {
   static_assert(admits<B, T>());
   using A = accumulator_t<T>;
   arguments args("kl_div_teacher_backward");

@@ -57,7 +57,7 @@ void selective_log_softmax_forward(matrix_view<Z> logits, const token_ids& ids,
                                    std::type_identity_t<matrix_view<accumulator_t<T>>> logp,
                                    selective_log_softmax_options opt = {}, const token_mask& mask = absent,
                                    std::type_identity_t<std::span<lse_parts<accumulator_t<T>>>> saved = {},
-                                   context& ctx = default_context()) {
+                                   context& ctx = default_context<B>()) {
   static_assert(admits<B, T>());
   using A = accumulator_t<T>;
   constexpr std::string_view name = "selective_log_softmax_forward";
@@ -87,7 +87,7 @@ void selective_log_softmax_backward(in_matrix<T> logits, const token_ids& ids,
                                     std::type_identity_t<std::span<const lse_parts<accumulator_t<T>>>> saved,
                                     std::type_identity_t<matrix_view<const accumulator_t<T>>> dlogp,
                                     matrix_view<T> dlogits, selective_log_softmax_options opt = {},
-                                    const token_mask& mask = absent, context& ctx = default_context()) {
+                                    const token_mask& mask = absent, context& ctx = default_context<B>()) {
   static_assert(admits<B, T>());
   using A = accumulator_t<T>;
   constexpr std::string_view name = "selective_log_softmax_backward";

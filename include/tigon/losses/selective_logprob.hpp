@@ -52,7 +52,8 @@ struct selective_logprob_options;
 /// or those of x alone.
 template <class B = default_backend, class T>
 std::size_t selective_logprob_workspace(std::size_t rows, std::size_t hidden, std::size_t vocab,
-                                        const context& ctx = default_context(), parameters of = parameters::trained) {
+                                        const context& ctx = default_context<B>(),
+                                        parameters of = parameters::trained) {
   using A = accumulator_t<T>;
   const std::size_t chunk = detail::chunk_rows<B, A>(rows, hidden, vocab, ctx);
   const std::size_t of_rows = workspace::bytes_for<std::size_t>(rows) + workspace::bytes_for<std::int64_t>(rows) +
@@ -72,7 +73,7 @@ template <class B = default_backend, class T, class Target>
 void selective_logprob_forward(const linear_layer<T>& layer, const Target& target,
                                std::type_identity_t<std::span<accumulator_t<T>>> logp,
                                std::type_identity_t<std::span<lse_parts<accumulator_t<T>>>> saved,
-                               selective_logprob_options opt = {}, context& ctx = default_context()) {
+                               selective_logprob_options opt = {}, context& ctx = default_context<B>()) {
   static_assert(admits<B, T>());
   using A = accumulator_t<T>;
   constexpr std::string_view name = "selective_logprob_forward";
@@ -110,7 +111,7 @@ void selective_logprob_backward(const linear_layer<T>& layer, const Target& targ
                                 std::type_identity_t<std::span<const accumulator_t<T>>> upstream,
                                 std::type_identity_t<std::span<const lse_parts<accumulator_t<T>>>> saved,
                                 std::type_identity_t<linear_gradients<T>> gradients, selective_logprob_options opt = {},
-                                context& ctx = default_context()) {
+                                context& ctx = default_context<B>()) {
   static_assert(admits<B, T>());
   using A = accumulator_t<T>;
   constexpr std::string_view name = "selective_logprob_backward";

@@ -67,7 +67,7 @@ void with_tvd_rows(std::string_view door, const divergence_operands& call, const
 template <class B = default_backend, class T, class Labels = absent_t>
 void tvd_forward(in_matrix<T> student_probs, in_matrix<T> teacher_probs,
                  std::type_identity_t<loss_elements<accumulator_t<T>>> loss, matrix_view<T> dstudent,
-                 tvd_options opt = {}, const Labels& labels = absent, context& ctx = default_context()) {
+                 tvd_options opt = {}, const Labels& labels = absent, context& ctx = default_context<B>()) {
   static_assert(admits<B, T>());
   const bool elements = opt.reduction == divergence_reduction::none;
   detail::with_tvd_rows<accumulator_t<T>>(
@@ -108,7 +108,7 @@ void run_tvd_door(const tvd_door& door, matrix_view<const T> student, matrix_vie
 template <class B = default_backend, class T, class Labels = absent_t>
 void tvd_backward(in_matrix<T> student_probs, in_matrix<T> teacher_probs,
                   std::type_identity_t<loss_elements<const accumulator_t<T>>> upstream, matrix_view<T> dstudent,
-                  tvd_options opt = {}, const Labels& labels = absent, context& ctx = default_context()) {
+                  tvd_options opt = {}, const Labels& labels = absent, context& ctx = default_context<B>()) {
   static_assert(admits<B, T>());
   detail::run_tvd_door<B, T>({"tvd_backward", "dstudent", 1}, student_probs, teacher_probs, upstream.view, dstudent,
                              opt, labels, ctx);
@@ -118,7 +118,7 @@ void tvd_backward(in_matrix<T> student_probs, in_matrix<T> teacher_probs,
 template <class B = default_backend, class T, class Labels = absent_t>
 void tvd_teacher_backward(in_matrix<T> student_probs, in_matrix<T> teacher_probs,
                           std::type_identity_t<loss_elements<const accumulator_t<T>>> upstream, matrix_view<T> dteacher,
-                          tvd_options opt = {}, const Labels& labels = absent, context& ctx = default_context()) {
+                          tvd_options opt = {}, const Labels& labels = absent, context& ctx = default_context<B>()) {
   static_assert(admits<B, T>());
   detail::run_tvd_door<B, T>({"tvd_teacher_backward", "dteacher", -1}, student_probs, teacher_probs, upstream.view,
                              dteacher, opt, labels, ctx);

@@ -93,7 +93,7 @@ inline void expect_vocab_shards(std::string_view op, std::span<const vocab_recor
 template <class B = default_backend, class T>
 std::size_t vocab_parallel_cross_entropy_workspace(std::size_t rows, std::size_t cols, std::size_t ranks,
                                                    vocab_parallel_cross_entropy_options opt = {},
-                                                   const context& ctx = default_context()) {
+                                                   const context& ctx = default_context<B>()) {
   using A = accumulator_t<T>;
   const detail::vocab_message numbers(opt);
   const std::size_t scratch = simd::scratch_workspace<B, A>(cols, 1, ctx);
@@ -108,7 +108,7 @@ void vocab_parallel_cross_entropy_forward(communicator_ref comm, matrix_view<X> 
                                           const Target& target,
                                           std::type_identity_t<vocab_parallel_results<accumulator_t<T>>> to,
                                           vocab_parallel_cross_entropy_options opt = {},
-                                          context& ctx = default_context()) {
+                                          context& ctx = default_context<B>()) {
   static_assert(admits<B, T>());
   using A = accumulator_t<T>;
   const std::span labels(target);
@@ -139,7 +139,7 @@ void vocab_parallel_cross_entropy_backward(in_matrix<T> logits, vocab_shard shar
                                            std::type_identity_t<std::span<const accumulator_t<T>>> upstream,
                                            std::type_identity_t<vocab_parallel_statistics<accumulator_t<T>>> saved,
                                            matrix_view<T> dlogits, vocab_parallel_cross_entropy_options opt = {},
-                                           context& ctx = default_context()) {
+                                           context& ctx = default_context<B>()) {
   static_assert(admits<B, T>());
   const std::span labels(target);
   using I = std::remove_const_t<typename decltype(labels)::element_type>;

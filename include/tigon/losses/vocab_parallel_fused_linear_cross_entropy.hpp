@@ -67,7 +67,7 @@ std::size_t cross_entropy_shard_chunk(std::size_t rows, std::size_t hidden, std:
 template <class B = default_backend, class T>
 std::size_t vocab_parallel_fused_linear_cross_entropy_workspace(std::size_t rows, std::size_t hidden, std::size_t cols,
                                                                 std::size_t vocab, std::size_t ranks,
-                                                                const context& ctx = default_context(),
+                                                                const context& ctx = default_context<B>(),
                                                                 parameters of = parameters::trained) {
   using A = accumulator_t<T>;
   using I = std::int64_t;
@@ -168,7 +168,7 @@ void vocab_parallel_fused_linear_cross_entropy_forward(communicator_ref comm, co
                                                        std::type_identity_t<linear_gradients<T>> gradients = {},
                                                        vocab_parallel_fused_linear_cross_entropy_options opt = {},
                                                        const Weight& class_weight = absent,
-                                                       context& ctx = default_context()) {
+                                                       context& ctx = default_context<B>()) {
   static_assert(admits<B, T>());
   const auto weight = as_in_vector<input_t<T>>(class_weight);
   static_assert(admits_parameter<input_t<T>, decltype(weight)>());
@@ -184,7 +184,7 @@ void vocab_parallel_fused_linear_cross_entropy_backward(
     communicator_ref comm, const linear_shard<T>& part, const Target& target,
     std::type_identity_t<std::span<const accumulator_t<T>>> upstream,
     std::type_identity_t<linear_gradients<T>> gradients, vocab_parallel_fused_linear_cross_entropy_options opt = {},
-    const Weight& class_weight = absent, context& ctx = default_context()) {
+    const Weight& class_weight = absent, context& ctx = default_context<B>()) {
   static_assert(admits<B, T>());
   const auto weight = as_in_vector<input_t<T>>(class_weight);
   static_assert(admits_parameter<input_t<T>, decltype(weight)>());

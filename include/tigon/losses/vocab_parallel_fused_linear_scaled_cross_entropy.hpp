@@ -67,7 +67,7 @@ template <class B = default_backend, class T>
 std::size_t vocab_parallel_fused_linear_scaled_cross_entropy_workspace(std::size_t rows, std::size_t hidden,
                                                                        std::size_t cols, std::size_t vocab,
                                                                        std::size_t ranks,
-                                                                       const context& ctx = default_context(),
+                                                                       const context& ctx = default_context<B>(),
                                                                        parameters of = parameters::trained) {
   using A = accumulator_t<T>;
   const std::size_t chunk = detail::scaled_cross_entropy_shard_chunk<B, A>(rows, hidden, vocab, ranks, ctx);
@@ -156,7 +156,7 @@ void vocab_parallel_fused_linear_scaled_cross_entropy_forward(
     std::type_identity_t<linear_gradients<T>> gradients = {},
     vocab_parallel_fused_linear_scaled_cross_entropy_options opt = {},
     std::type_identity_t<scaled_cross_entropy_upstream<accumulator_t<T>>> upstream = {},
-    context& ctx = default_context()) {
+    context& ctx = default_context<B>()) {
   static_assert(admits<B, T>());
   detail::shard_linear_scaled_cross_entropy<B, T>("vocab_parallel_fused_linear_scaled_cross_entropy_forward",
                                                   {comm, part, gradients, to, upstream, false}, target, opt, ctx);
@@ -169,7 +169,7 @@ void vocab_parallel_fused_linear_scaled_cross_entropy_backward(
     communicator_ref comm, const linear_shard<T>& part, const Target& target,
     std::type_identity_t<scaled_cross_entropy_upstream<accumulator_t<T>>> upstream,
     std::type_identity_t<linear_gradients<T>> gradients,
-    vocab_parallel_fused_linear_scaled_cross_entropy_options opt = {}, context& ctx = default_context()) {
+    vocab_parallel_fused_linear_scaled_cross_entropy_options opt = {}, context& ctx = default_context<B>()) {
   static_assert(admits<B, T>());
   detail::shard_linear_scaled_cross_entropy<B, T>("vocab_parallel_fused_linear_scaled_cross_entropy_backward",
                                                   {comm, part, gradients, {}, upstream, true}, target, opt, ctx);

@@ -160,14 +160,14 @@ using adamw_parameter_of =
 /// A step of all parameters, a contiguous range of adamw_parameter. Returns the norm of their gradients before clipping:
 /// where it is not finite and skip_non_finite is set, nothing was written. See adamw_options for the contract.
 template <class B = default_backend, class List>
-double adamw(const List& parameters, adamw_options opt = {}, context& ctx = default_context()) {
+double adamw(const List& parameters, adamw_options opt = {}, context& ctx = default_context<B>()) {
   using P = detail::adamw_parameter_of<List>;
   return detail::adamw_call<B, P>("adamw", parameters, opt, nullptr, true, ctx);
 }
 
 /// The norm alone, of gradient_scale g.
 template <class B = default_backend, class List>
-double adamw_norm(const List& parameters, adamw_options opt = {}, context& ctx = default_context()) {
+double adamw_norm(const List& parameters, adamw_options opt = {}, context& ctx = default_context<B>()) {
   using P = detail::adamw_parameter_of<List>;
   return detail::adamw_call<B, P>("adamw_norm", parameters, opt, nullptr, false, ctx);
 }
@@ -175,7 +175,8 @@ double adamw_norm(const List& parameters, adamw_options opt = {}, context& ctx =
 /// A step with a norm that the caller knows, for example of several lists or ranks: the root of the sum of the squares of
 /// theirs. g is read once. Returns the norm.
 template <class B = default_backend, class List>
-double adamw_with_norm(const List& parameters, double norm, adamw_options opt = {}, context& ctx = default_context()) {
+double adamw_with_norm(const List& parameters, double norm, adamw_options opt = {},
+                       context& ctx = default_context<B>()) {
   using P = detail::adamw_parameter_of<List>;
   return detail::adamw_call<B, P>("adamw_with_norm", parameters, opt, &norm, true, ctx);
 }

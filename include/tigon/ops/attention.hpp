@@ -133,7 +133,7 @@ std::size_t attention_backward_workspace([[maybe_unused]] std::size_t seq_len, s
 template <class B = default_backend, class T>
 void attention_forward(in_heads<T> q, in_heads<T> k, in_heads<T> v, heads_view<T> o,
                        std::type_identity_t<saved_t<op::attention, B, accumulator_t<T>>> lse,
-                       attention_options opt = {}, context& ctx = default_context()) {
+                       attention_options opt = {}, context& ctx = default_context<B>()) {
   static_assert(admits<B, T>());
   arguments args("attention_forward");
   const detail::attention_shapes of = detail::declare_attention<T>(args, q, k, v, opt);
@@ -150,7 +150,7 @@ template <class B = default_backend, class T>
 void attention_backward(
     in_heads<T> d_o, in_heads<T> q, in_heads<T> k, in_heads<T> v,
     std::type_identity_t<attention_saved<const T, saved_t<op::attention, B, const accumulator_t<T>>>> saved,
-    attention_gradients<T> gradients, attention_options opt = {}, context& ctx = default_context()) {
+    attention_gradients<T> gradients, attention_options opt = {}, context& ctx = default_context<B>()) {
   static_assert(admits<B, T>());
   arguments args("attention_backward");
   const detail::attention_shapes of = detail::declare_attention<T>(args, q, k, v, opt);

@@ -51,7 +51,7 @@ struct attn_res_options;
 
 /// Bytes of workspace that attn_res_forward takes.
 template <class B = default_backend, class T>
-std::size_t attn_res_workspace(std::size_t cols, const context& ctx = default_context()) {
+std::size_t attn_res_workspace(std::size_t cols, const context& ctx = default_context<B>()) {
   using A = accumulator_t<T>;
   return workspace::bytes_for<A>(cols) + simd::scratch_workspace<B, A>(cols, 1, ctx);
 }
@@ -84,7 +84,7 @@ template <class B = default_backend, class T, parameter Q, parameter N>
 void attn_res_forward(in_blocks<T> v, const Q& w_query, const N& w_norm, matrix_view<T> y,
                       std::type_identity_t<saved_t<op::attn_res, B, accumulator_t<T>>> alpha,
                       std::type_identity_t<saved_t<op::attn_res, B, accumulator_t<T>>> rstd, attn_res_options opt = {},
-                      context& ctx = default_context()) {
+                      context& ctx = default_context<B>()) {
   static_assert(admits<B, T>());
   const auto query = as_in_vector<T>(w_query);
   const auto norm = as_in_vector<T>(w_norm);
@@ -113,7 +113,7 @@ template <class B = default_backend, class T, parameter Q, parameter N, paramete
 void attn_res_backward(in_matrix<T> dy, in_blocks<T> v, const Q& w_query, const N& w_norm,
                        std::type_identity_t<attn_res_saved<saved_t<op::attn_res, B, const accumulator_t<T>>>> saved,
                        const attn_res_gradients<T, DQ, DN>& gradients, attn_res_options opt = {},
-                       context& ctx = default_context()) {
+                       context& ctx = default_context<B>()) {
   static_assert(admits<B, T>());
   const auto query = as_in_vector<T>(w_query);
   const auto norm = as_in_vector<T>(w_norm);

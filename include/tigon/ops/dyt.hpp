@@ -51,7 +51,7 @@ std::size_t dyt_workspace(std::size_t rows, std::size_t cols, parameters of = pa
 /// y from x, alpha, gamma and beta. See dyt_options for the contract.
 template <class B = default_backend, class T, parameter Alpha, parameter Gamma, parameter Beta>
 void dyt_forward(in_matrix<T> x, const Alpha& alpha, const Gamma& gamma, const Beta& beta, matrix_view<T> y,
-                 dyt_options = {}, context& ctx = default_context()) {
+                 dyt_options = {}, context& ctx = default_context<B>()) {
   static_assert(admits<B, T>());
   using P = parameter_element_t<T, Alpha, Gamma, Beta>;
   const auto factor = as_in_vector<P>(alpha);
@@ -73,7 +73,7 @@ template <class B = default_backend, class T, parameter Alpha, parameter Gamma, 
           parameter DBeta>
 void dyt_backward(in_matrix<T> dy, in_matrix<T> x, const Alpha& alpha, const Gamma& gamma,
                   const dyt_gradients<T, DAlpha, DGamma, DBeta>& gradients, dyt_options opt = {},
-                  context& ctx = default_context()) {
+                  context& ctx = default_context<B>()) {
   static_assert(admits<B, T>());
   using P = parameter_element_t<T, Alpha, Gamma, DAlpha, DGamma, DBeta>;
   const auto factor = as_in_vector<P>(alpha);

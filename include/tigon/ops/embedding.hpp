@@ -43,7 +43,7 @@ struct embedding_options;
 /// Bytes of workspace that embedding_backward and embedding_backward_sparse take.
 template <class B = default_backend, class T>
 std::size_t embedding_workspace(std::size_t vocab, std::size_t rows, std::size_t cols,
-                                const context& ctx = default_context()) {
+                                const context& ctx = default_context<B>()) {
   return workspace::bytes_for<std::size_t>(vocab == SIZE_MAX ? vocab : vocab + 1) +
          workspace::bytes_for<std::size_t>(rows) +
          simd::scratch_workspace<B, accumulator_t<T>>(cols, simd::rows_per_sum(rows), ctx);
@@ -64,7 +64,7 @@ void expect_tokens(std::string_view op, std::span<const I> ids, std::size_t voca
 /// y from weight and ids. See embedding_options for the contract.
 template <class B = default_backend, class T, class Ids>
 void embedding_forward(in_matrix<T> weight, const Ids& ids, matrix_view<T> y, embedding_options opt = {},
-                       context& ctx = default_context()) {
+                       context& ctx = default_context<B>()) {
   static_assert(admits<B, T>());
   const std::span token(ids);
   using I = std::remove_const_t<typename decltype(token)::element_type>;
@@ -82,7 +82,7 @@ void embedding_forward(in_matrix<T> weight, const Ids& ids, matrix_view<T> y, em
 /// dweight from dy and ids. See embedding_options for the contract.
 template <class B = default_backend, class T, class Ids>
 void embedding_backward(in_matrix<T> dy, const Ids& ids, matrix_view<T> dweight, embedding_options opt = {},
-                        context& ctx = default_context()) {
+                        context& ctx = default_context<B>()) {
   static_assert(admits<B, T>());
   const std::span token(ids);
   using I = std::remove_const_t<typename decltype(token)::element_type>;
@@ -102,7 +102,7 @@ void embedding_backward(in_matrix<T> dy, const Ids& ids, matrix_view<T> dweight,
 template <class B = default_backend, class T, class Ids, class Tokens>
 std::size_t embedding_backward_sparse(in_matrix<T> dy, const Ids& ids, std::size_t vocab, Tokens&& tokens,
                                       matrix_view<T> drows, embedding_options opt = {},
-                                      context& ctx = default_context()) {
+                                      context& ctx = default_context<B>()) {
   static_assert(admits<B, T>());
   const std::span token(ids);
   const std::span out(tokens);

@@ -58,7 +58,7 @@ std::size_t expert_parallel_moe_workspace(moe_pass pass, moe_shape shape, std::s
 template <class B = default_backend, class T, class I, class R, class W, class Gate = mlp_gate>
 void expert_parallel_moe_forward(communicator_ref comm, in_matrix<T> x, moe_choices<I, R> choices, moe_weights<W> w,
                                  matrix_view<T> y, expert_parallel_moe_options_for<Gate> opt = {},
-                                 context& ctx = default_context()) {
+                                 context& ctx = default_context<B>()) {
   using E = gemm_detail::bare<W>;
   static_assert(detail::admits_moe<B, T, E, T, I, R>());
   constexpr std::string_view name = "expert_parallel_moe_forward";
@@ -84,7 +84,7 @@ void expert_parallel_moe_forward(communicator_ref comm, in_matrix<T> x, moe_choi
 template <class B = default_backend, class T, class I, class R, class W, class G, class Gate = mlp_gate>
 void expert_parallel_moe_backward(communicator_ref comm, in_matrix<T> dy, in_matrix<T> x, moe_choices<I, R> choices,
                                   moe_weights<W> w, moe_gradients<T, G, R> to,
-                                  expert_parallel_moe_options_for<Gate> opt = {}, context& ctx = default_context()) {
+                                  expert_parallel_moe_options_for<Gate> opt = {}, context& ctx = default_context<B>()) {
   using E = gemm_detail::bare<W>;
   static_assert(detail::admits_moe<B, T, E, G, I, R>());
   constexpr std::string_view name = "expert_parallel_moe_backward";

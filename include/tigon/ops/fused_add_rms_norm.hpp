@@ -53,7 +53,7 @@ std::size_t fused_add_rms_norm_workspace(std::size_t rows, std::size_t cols, par
 template <class B = default_backend, class T, parameter W>
 void fused_add_rms_norm_forward(in_matrix<T> x, in_matrix<T> r, const W& w, matrix_view<T> y, matrix_view<T> s,
                                 std::type_identity_t<saved_t<op::fused_add_rms_norm, B, accumulator_t<T>>> rstd,
-                                fused_add_rms_norm_options opt = {}, context& ctx = default_context()) {
+                                fused_add_rms_norm_options opt = {}, context& ctx = default_context<B>()) {
   static_assert(admits<B, T>());
   const auto weight = as_in_vector<T>(w);
   static_assert(admits_parameter<T, decltype(weight)>());
@@ -77,7 +77,7 @@ template <class B = default_backend, class T, parameter W, parameter DW>
 void fused_add_rms_norm_backward(in_matrix<T> dy, in_matrix<T> ds, in_matrix<T> s, const W& w,
                                  std::type_identity_t<saved_t<op::fused_add_rms_norm, B, const accumulator_t<T>>> rstd,
                                  const fused_add_rms_norm_gradients<T, DW>& gradients,
-                                 fused_add_rms_norm_options opt = {}, context& ctx = default_context()) {
+                                 fused_add_rms_norm_options opt = {}, context& ctx = default_context<B>()) {
   static_assert(admits<B, T>());
   const auto weight = as_in_vector<T>(w);
   const fused_add_rms_norm_gradients to{gradients.dx, as_out_vector<T>(gradients.dw), gradients.dr};

@@ -39,7 +39,7 @@ struct geglu_options;
 /// y from gate and up. See geglu_options for the contract.
 template <class B = default_backend, class T>
 void geglu_forward(in_matrix<T> gate, in_matrix<T> up, matrix_view<T> y, geglu_options opt = {},
-                   context& ctx = default_context()) {
+                   context& ctx = default_context<B>()) {
   static_assert(admits<B, T>());
   arguments args("geglu_forward");
   args.in("gate", gate, y.rows, y.cols);
@@ -52,7 +52,7 @@ void geglu_forward(in_matrix<T> gate, in_matrix<T> up, matrix_view<T> y, geglu_o
 /// dgate and dup from dy, gate and up. See geglu_options for the contract.
 template <class B = default_backend, class T>
 void geglu_backward(in_matrix<T> dy, in_matrix<T> gate, in_matrix<T> up, matrix_view<T> dgate, matrix_view<T> dup,
-                    geglu_options opt = {}, context& ctx = default_context()) {
+                    geglu_options opt = {}, context& ctx = default_context<B>()) {
   static_assert(admits<B, T>());
   detail::expect_gate_gradients("geglu_backward", dy, gate, up, dgate, dup);
   kernel_for<op::geglu, B>::template backward<B, T>(dy, gate, up, dgate, dup, opt, ctx);

@@ -73,7 +73,7 @@ template <class B = default_backend, class T, parameter W, parameter Bias>
 void group_norm_forward(in_matrix<T> x, const W& w, const Bias& b, matrix_view<T> y,
                         std::type_identity_t<saved_t<op::group_norm, B, accumulator_t<T>>> mean,
                         std::type_identity_t<saved_t<op::group_norm, B, accumulator_t<T>>> rstd,
-                        group_norm_options opt = {}, context& ctx = default_context()) {
+                        group_norm_options opt = {}, context& ctx = default_context<B>()) {
   static_assert(admits<B, T>());
   const auto weight = as_in_vector<parameter_element_t<T, W, Bias>>(w);
   const auto bias = as_in_vector<parameter_element_t<T, W, Bias>>(b);
@@ -99,7 +99,7 @@ void group_norm_backward(in_matrix<T> dy, in_matrix<T> x, const W& w,
                          std::type_identity_t<saved_t<op::group_norm, B, const accumulator_t<T>>> mean,
                          std::type_identity_t<saved_t<op::group_norm, B, const accumulator_t<T>>> rstd,
                          const norm_gradients<T, DW, DB>& gradients, group_norm_options opt = {},
-                         context& ctx = default_context()) {
+                         context& ctx = default_context<B>()) {
   static_assert(admits<B, T>());
   const auto [weight, to] = detail::views_of_norm<T>(w, gradients);
   arguments args("group_norm_backward");

@@ -45,7 +45,7 @@ template <class B = default_backend, class T, parameter W, parameter Bias>
 void layer_norm_forward(in_matrix<T> x, const W& w, const Bias& b, matrix_view<T> y,
                         std::type_identity_t<saved_t<op::layer_norm, B, accumulator_t<T>>> mean,
                         std::type_identity_t<saved_t<op::layer_norm, B, accumulator_t<T>>> rstd,
-                        layer_norm_options opt = {}, context& ctx = default_context()) {
+                        layer_norm_options opt = {}, context& ctx = default_context<B>()) {
   static_assert(admits<B, T>());
   const auto weight = as_in_vector<parameter_element_t<T, W, Bias>>(w);
   const auto bias = as_in_vector<parameter_element_t<T, W, Bias>>(b);
@@ -69,7 +69,7 @@ void layer_norm_backward(in_matrix<T> dy, in_matrix<T> x, const W& w,
                          std::type_identity_t<saved_t<op::layer_norm, B, const accumulator_t<T>>> mean,
                          std::type_identity_t<saved_t<op::layer_norm, B, const accumulator_t<T>>> rstd,
                          const norm_gradients<T, DW, DB>& gradients, layer_norm_options opt = {},
-                         context& ctx = default_context()) {
+                         context& ctx = default_context<B>()) {
   static_assert(admits<B, T>());
   const auto [weight, to] = detail::views_of_norm<T>(w, gradients);
   arguments args("layer_norm_backward");

@@ -61,7 +61,7 @@ void expect_llama4_rope(std::string_view op, in_heads<T> q, in_heads<T> k, matri
 /// Rotated q and k. See llama4_rope_options for the contract.
 template <class B = default_backend, class T, class U>
 void llama4_rope_forward(in_heads<T> q, in_heads<T> k, matrix_view<U> freqs, heads_view<T> q_out, heads_view<T> k_out,
-                         llama4_rope_options opt = {}, context& ctx = default_context()) {
+                         llama4_rope_options opt = {}, context& ctx = default_context<B>()) {
   static_assert(admits<B, T>());
   using table = std::remove_const_t<U>;
   static_assert(admits_parameter<T, vector_view<U>>());
@@ -72,7 +72,7 @@ void llama4_rope_forward(in_heads<T> q, in_heads<T> k, matrix_view<U> freqs, hea
 /// dq and dk from the gradients of the rotated q and k. See llama4_rope_options for the contract.
 template <class B = default_backend, class T, class U>
 void llama4_rope_backward(in_heads<T> dq_out, in_heads<T> dk_out, matrix_view<U> freqs, heads_view<T> dq,
-                          heads_view<T> dk, llama4_rope_options opt = {}, context& ctx = default_context()) {
+                          heads_view<T> dk, llama4_rope_options opt = {}, context& ctx = default_context<B>()) {
   static_assert(admits<B, T>());
   using table = std::remove_const_t<U>;
   static_assert(admits_parameter<T, vector_view<U>>());

@@ -49,7 +49,7 @@ std::size_t matmul_int8_int2_workspace(std::size_t m, std::size_t n, std::size_t
 /// ```
 template <class B = default_backend>
 void matmul_int8_int2(matrix_view<const std::int8_t> a, matrix_view<const std::uint8_t> packed,
-                      matrix_view<std::int32_t> c, context& ctx = default_context()) {
+                      matrix_view<std::int32_t> c, context& ctx = default_context<B>()) {
   arguments args("matmul_int8_int2");
   args.in("packed", packed);
   args.that(packed.rows < int2::most_depth / 4, error_code::shape, "packed", "of 2^21 rows or more",
@@ -65,7 +65,7 @@ void matmul_int8_int2(matrix_view<const std::int8_t> a, matrix_view<const std::u
 /// Packs w. See matmul_int8_int2 for the contract.
 template <class B = default_backend>
 void matmul_int8_int2_pack(matrix_view<const std::int8_t> w, matrix_view<std::uint8_t> packed,
-                           context& ctx = default_context()) {
+                           context& ctx = default_context<B>()) {
   arguments args("matmul_int8_int2_pack");
   args.in("w", w);
   args.out("packed", packed, matmul_int8_int2_packed_rows(w.rows), w.cols);
@@ -80,7 +80,7 @@ void matmul_int8_int2_pack(matrix_view<const std::int8_t> w, matrix_view<std::ui
 /// w from what pack made of it. See matmul_int8_int2 for the contract.
 template <class B = default_backend>
 void matmul_int8_int2_unpack(matrix_view<const std::uint8_t> packed, matrix_view<std::int8_t> w,
-                             context& ctx = default_context()) {
+                             context& ctx = default_context<B>()) {
   arguments args("matmul_int8_int2_unpack");
   args.in("packed", packed, matmul_int8_int2_packed_rows(w.rows), w.cols);
   args.out("w", w);

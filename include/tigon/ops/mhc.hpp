@@ -41,7 +41,7 @@ mhc_gradients(matrix_view<T>, matrix_view<DP>, DB&&, DA&&, matrix_view<T>, matri
 /// Bytes of workspace that mhc_forward takes beside the layer, and not while it runs.
 template <class B = default_backend, class T, class P = T>
 std::size_t mhc_workspace(std::size_t tokens, std::size_t channels, std::size_t streams,
-                          const context& ctx = default_context()) {
+                          const context& ctx = default_context<B>()) {
   return std::max({mhc_coeffs_workspace<B, T, P>(tokens, channels, streams, ctx),
                    mhc_pre_workspace<B, T>(channels, streams, ctx),
                    mhc_post_res_workspace<B, T>(channels, streams, ctx)});
@@ -50,7 +50,7 @@ std::size_t mhc_workspace(std::size_t tokens, std::size_t channels, std::size_t 
 /// then that of mhc_coeffs_backward.
 template <class B = default_backend, class T, class P = T, class DP = P>
 std::size_t mhc_backward_workspace(std::size_t tokens, std::size_t channels, std::size_t streams, std::size_t tmax = 20,
-                                   mhc_coeffs_wanted wanted = {}, const context& ctx = default_context()) {
+                                   mhc_coeffs_wanted wanted = {}, const context& ctx = default_context<B>()) {
   using A = accumulator_t<T>;
   return 2 * workspace::bytes_for<A>(tokens, streams) + workspace::bytes_for<A>(tokens, streams, streams) +
          std::max(mhc_coeffs_backward_workspace<B, T, P, DP>(tokens, channels, streams, tmax, wanted, ctx),
@@ -114,7 +114,7 @@ void declare_mhc_saved(arguments& args, const mhc_saved<T>& s, std::size_t token
 template <class B = default_backend, class T, class P, class Bias, class Alpha>
 void mhc_forward(in_matrix<T> x, const mhc_weights<P, Bias, Alpha>& w, std::type_identity_t<mhc_layer<T>> layer,
                  matrix_view<T> y, const std::type_identity_t<mhc_saved<T>>& saved, mhc_coeffs_options opt = {},
-                 context& ctx = default_context()) {
+                 context& ctx = default_context<B>()) {
   static_assert(admits<B, T>());
   using R = row_backend<B>;
   using Phi = gemm_detail::bare<P>;
@@ -143,7 +143,7 @@ template <class B = default_backend, class T, class P, class Bias, class Alpha, 
 void mhc_backward(in_matrix<T> dy, in_matrix<T> x, const mhc_weights<P, Bias, Alpha>& w,
                   std::type_identity_t<mhc_layer<T>> layer, const std::type_identity_t<mhc_saved<T>>& saved,
                   const mhc_gradients<T, DP, DB, DA>& gradients, mhc_coeffs_options opt = {},
-                  context& ctx = default_context()) {
+                  context& ctx = default_context<B>()) {
   static_assert(admits<B, T>());
   static_assert(mixes_with<T, DP>, "tigon: a gradient of double matrices is one of doubles");
   using A = accumulator_t<T>;

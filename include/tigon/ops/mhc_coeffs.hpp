@@ -69,7 +69,7 @@ template <class B = default_backend, class X, class P, class Bias, class Alpha>
 void mhc_coeffs_forward(matrix_view<X> x, const mhc_weights<P, Bias, Alpha>& w,
                         std::type_identity_t<mhc_coefficients<accumulator_t<gemm_detail::bare<X>>>> h,
                         std::type_identity_t<saved_t<op::mhc_coeffs, B, accumulator_t<gemm_detail::bare<X>>>> saved,
-                        mhc_coeffs_options opt = {}, context& ctx = default_context()) {
+                        mhc_coeffs_options opt = {}, context& ctx = default_context<B>()) {
   using T = gemm_detail::bare<X>;
   static_assert(admits<B, T>());
   const std::size_t n = h.h_pre.cols, tokens = x.rows;
@@ -93,7 +93,7 @@ void mhc_coeffs_backward(std::type_identity_t<mhc_coefficients<const accumulator
                          const mhc_weights<P, Bias, Alpha>& w,
                          std::type_identity_t<saved_t<op::mhc_coeffs, B, const accumulator_t<T>>> saved,
                          const mhc_coeffs_gradients<T, DP, DB, DA>& gradients, mhc_coeffs_options opt = {},
-                         context& ctx = default_context()) {
+                         context& ctx = default_context<B>()) {
   static_assert(admits<B, T>() && std::same_as<gemm_detail::bare<X>, T>, "tigon: x and dx have one element type");
   static_assert(mixes_with<T, DP>, "tigon: a gradient of double matrices is one of doubles");
   const std::size_t n = saved.mix.cols == 0 ? 0 : detail::mhc_streams(saved.mix.cols), tokens = x.rows;

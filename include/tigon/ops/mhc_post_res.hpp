@@ -40,7 +40,7 @@ struct mhc_post_res_options;
 /// y from x, f and the coefficients. See mhc_post_res_options for the contract.
 template <class B = default_backend, class T>
 void mhc_post_res_forward(in_matrix<T> x, in_matrix<T> f, in_matrix<accumulator_t<T>> h_post,
-                          in_matrix<accumulator_t<T>> h_res, matrix_view<T> y, context& ctx = default_context()) {
+                          in_matrix<accumulator_t<T>> h_res, matrix_view<T> y, context& ctx = default_context<B>()) {
   static_assert(admits<B, T>());
   const std::size_t n = h_post.cols, cols = workspace::product(n, f.cols);
   arguments args("mhc_post_res_forward");
@@ -60,7 +60,7 @@ void mhc_post_res_forward(in_matrix<T> x, in_matrix<T> f, in_matrix<accumulator_
 template <class B = default_backend, class T>
 void mhc_post_res_backward(in_matrix<T> dy, in_matrix<T> x, in_matrix<T> f, in_matrix<accumulator_t<T>> h_post,
                            in_matrix<accumulator_t<T>> h_res, const mhc_post_res_gradients<T>& gradients,
-                           mhc_post_res_options opt = {}, context& ctx = default_context()) {
+                           mhc_post_res_options opt = {}, context& ctx = default_context<B>()) {
   static_assert(admits<B, T>());
   const std::size_t n = h_post.cols, tokens = f.rows, cols = workspace::product(n, f.cols);
   arguments args("mhc_post_res_backward");

@@ -36,7 +36,7 @@ struct mhc_pre_options;
 /// y from x and h_pre. See mhc_pre_options for the contract.
 template <class B = default_backend, class T>
 void mhc_pre_forward(in_matrix<T> x, in_matrix<accumulator_t<T>> h_pre, matrix_view<T> y,
-                     context& ctx = default_context()) {
+                     context& ctx = default_context<B>()) {
   static_assert(admits<B, T>());
   arguments args("mhc_pre_forward");
   args.at_least_one("streams", h_pre.cols);
@@ -53,7 +53,7 @@ void mhc_pre_forward(in_matrix<T> x, in_matrix<accumulator_t<T>> h_pre, matrix_v
 template <class B = default_backend, class T>
 void mhc_pre_backward(in_matrix<T> dy, in_matrix<T> x, in_matrix<accumulator_t<T>> h_pre,
                       const mhc_pre_gradients<T>& gradients, mhc_pre_options opt = {},
-                      context& ctx = default_context()) {
+                      context& ctx = default_context<B>()) {
   static_assert(admits<B, T>());
   const std::size_t tokens = dy.rows, cols = workspace::product(h_pre.cols, dy.cols);
   arguments args("mhc_pre_backward");

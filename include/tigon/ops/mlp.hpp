@@ -103,7 +103,7 @@ void mlp_backward(matrix_view<const T> dy, matrix_view<const T> x, mlp_weights<c
 template <class B = default_backend, class T, class W, class Gate = mlp_gate>
 void mlp_forward(in_matrix<T> x, mlp_weights<W> w, matrix_view<T> y,
                  std::type_identity_t<saved_t<op::mlp, B, T>>& saved, mlp_options_for<Gate> opt = {},
-                 context& ctx = default_context()) {
+                 context& ctx = default_context<B>()) {
   static_assert(gemm_detail::admits_types<B, T, gemm_detail::bare<W>, T>());
   detail::mlp_forward<B, T, gemm_detail::bare<W>>("mlp_forward", x, w, y, &saved, opt, ctx);
 }
@@ -111,7 +111,7 @@ void mlp_forward(in_matrix<T> x, mlp_weights<W> w, matrix_view<T> y,
 /// y alone.
 template <class B = default_backend, class T, class W, class Gate = mlp_gate>
 void mlp_forward_inference(in_matrix<T> x, mlp_weights<W> w, matrix_view<T> y, mlp_options_for<Gate> opt = {},
-                           context& ctx = default_context()) {
+                           context& ctx = default_context<B>()) {
   static_assert(gemm_detail::admits_types<B, T, gemm_detail::bare<W>, T>());
   detail::mlp_forward<B, T, gemm_detail::bare<W>>("mlp_forward_inference", x, w, y, nullptr, opt, ctx);
 }
@@ -120,7 +120,7 @@ void mlp_forward_inference(in_matrix<T> x, mlp_weights<W> w, matrix_view<T> y, m
 template <class B = default_backend, class T, class W, class G, class Gate = mlp_gate>
 void mlp_backward(in_matrix<T> dy, in_matrix<T> x, mlp_weights<W> w,
                   std::type_identity_t<saved_t<op::mlp, B, T>>& saved, matrix_view<T> dx, mlp_weights<G> dw,
-                  mlp_options_for<Gate> opt = {}, context& ctx = default_context()) {
+                  mlp_options_for<Gate> opt = {}, context& ctx = default_context<B>()) {
   static_assert(gemm_detail::admits_types<B, T, gemm_detail::bare<W>, G>());
   detail::mlp_backward<B, T, gemm_detail::bare<W>, G>(dy, x, w, &saved, dx, dw, opt, ctx);
 }
@@ -128,7 +128,7 @@ void mlp_backward(in_matrix<T> dy, in_matrix<T> x, mlp_weights<W> w,
 /// The same from x alone: g, u and a are made again, in the workspace.
 template <class B = default_backend, class T, class W, class G, class Gate = mlp_gate>
 void mlp_backward_recompute(in_matrix<T> dy, in_matrix<T> x, mlp_weights<W> w, matrix_view<T> dx, mlp_weights<G> dw,
-                            mlp_options_for<Gate> opt = {}, context& ctx = default_context()) {
+                            mlp_options_for<Gate> opt = {}, context& ctx = default_context<B>()) {
   static_assert(gemm_detail::admits_types<B, T, gemm_detail::bare<W>, G>());
   detail::mlp_backward<B, T, gemm_detail::bare<W>, G>(dy, x, w, nullptr, dx, dw, opt, ctx);
 }

@@ -78,14 +78,15 @@ void declare_modulated_rms_norm(arguments& args, extent x, vector_extent w, exte
 /// number of rows of scale.
 template <class B = default_backend, class T>
 std::size_t modulated_rms_norm_workspace(std::size_t rows, std::size_t cols, std::size_t groups,
-                                         const context& ctx = default_context(), parameters of = parameters::trained);
+                                         const context& ctx = default_context<B>(),
+                                         parameters of = parameters::trained);
 
 /// y and rstd from x, w, scale and shift. See modulated_rms_norm_options for the contract.
 template <class B = default_backend, class T, parameter W, class S>
 void modulated_rms_norm_forward(in_matrix<T> x, const W& w, matrix_view<S> scale,
                                 in_matrix<std::remove_const_t<S>> shift, matrix_view<T> y,
                                 std::type_identity_t<saved_t<op::modulated_rms_norm, B, accumulator_t<T>>> rstd,
-                                modulated_rms_norm_options opt = {}, context& ctx = default_context()) {
+                                modulated_rms_norm_options opt = {}, context& ctx = default_context<B>()) {
   static_assert(admits<B, T>());
   using M = std::remove_const_t<S>;
   const auto weight = as_in_vector<T>(w);
@@ -107,7 +108,7 @@ template <class B = default_backend, class T, parameter W, parameter DW, class S
 void modulated_rms_norm_backward(in_matrix<T> dy, in_matrix<T> x, const W& w, in_matrix<S> scale,
                                  std::type_identity_t<saved_t<op::modulated_rms_norm, B, const accumulator_t<T>>> rstd,
                                  const modulated_rms_norm_gradients<T, DW, S>& gradients,
-                                 modulated_rms_norm_options opt = {}, context& ctx = default_context()) {
+                                 modulated_rms_norm_options opt = {}, context& ctx = default_context<B>()) {
   static_assert(admits<B, T>());
   const auto weight = as_in_vector<T>(w);
   const modulated_rms_norm_gradients to{gradients.dx, as_out_vector<T>(gradients.dw), gradients.dscale,

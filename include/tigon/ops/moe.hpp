@@ -127,7 +127,7 @@ void moe_backward(matrix_view<const T> dy, matrix_view<const T> x, const moe_cho
 template <class B = default_backend, class T, class I, class R, class W, class Gate = mlp_gate>
 void moe_forward(in_matrix<T> x, moe_choices<I, R> choices, moe_weights<W> w, matrix_view<T> y,
                  std::type_identity_t<saved_t<op::moe, B, T>>& saved, moe_options_for<Gate> opt = {},
-                 context& ctx = default_context()) {
+                 context& ctx = default_context<B>()) {
   static_assert(detail::admits_moe<B, T, gemm_detail::bare<W>, T, I, R>());
   detail::moe_forward<B, T, gemm_detail::bare<W>, I, R>("moe_forward", x, choices, w, y, &saved, opt, ctx);
 }
@@ -135,7 +135,7 @@ void moe_forward(in_matrix<T> x, moe_choices<I, R> choices, moe_weights<W> w, ma
 /// y alone.
 template <class B = default_backend, class T, class I, class R, class W, class Gate = mlp_gate>
 void moe_forward_inference(in_matrix<T> x, moe_choices<I, R> choices, moe_weights<W> w, matrix_view<T> y,
-                           moe_options_for<Gate> opt = {}, context& ctx = default_context()) {
+                           moe_options_for<Gate> opt = {}, context& ctx = default_context<B>()) {
   static_assert(detail::admits_moe<B, T, gemm_detail::bare<W>, T, I, R>());
   detail::moe_forward<B, T, gemm_detail::bare<W>, I, R>("moe_forward_inference", x, choices, w, y, nullptr, opt, ctx);
 }
@@ -144,7 +144,7 @@ void moe_forward_inference(in_matrix<T> x, moe_choices<I, R> choices, moe_weight
 template <class B = default_backend, class T, class I, class R, class W, class G, class Gate = mlp_gate>
 void moe_backward(in_matrix<T> dy, in_matrix<T> x, moe_choices<I, R> choices, moe_weights<W> w,
                   const std::type_identity_t<saved_t<op::moe, B, T>>& saved, moe_gradients<T, G, R> gradients,
-                  moe_options_for<Gate> opt = {}, context& ctx = default_context()) {
+                  moe_options_for<Gate> opt = {}, context& ctx = default_context<B>()) {
   static_assert(detail::admits_moe<B, T, gemm_detail::bare<W>, G, I, R>());
   detail::moe_backward<B, T, gemm_detail::bare<W>, G, I, R>(dy, x, choices, w, &saved, gradients, opt, ctx);
 }
@@ -153,7 +153,7 @@ void moe_backward(in_matrix<T> dy, in_matrix<T> x, moe_choices<I, R> choices, mo
 template <class B = default_backend, class T, class I, class R, class W, class G, class Gate = mlp_gate>
 void moe_backward_recompute(in_matrix<T> dy, in_matrix<T> x, moe_choices<I, R> choices, moe_weights<W> w,
                             moe_gradients<T, G, R> gradients, moe_options_for<Gate> opt = {},
-                            context& ctx = default_context()) {
+                            context& ctx = default_context<B>()) {
   static_assert(detail::admits_moe<B, T, gemm_detail::bare<W>, G, I, R>());
   detail::moe_backward<B, T, gemm_detail::bare<W>, G, I, R>(dy, x, choices, w, nullptr, gradients, opt, ctx);
 }

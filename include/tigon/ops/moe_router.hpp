@@ -51,7 +51,7 @@ struct moe_router_options;
 
 /// Bytes of workspace that moe_router_forward and moe_router_backward take.
 template <class B = default_backend, class T>
-std::size_t moe_router_workspace(std::size_t experts, const context& ctx = default_context()) {
+std::size_t moe_router_workspace(std::size_t experts, const context& ctx = default_context<B>()) {
   return simd::scratch_workspace<B, accumulator_t<T>>(experts, 3, ctx);
 }
 
@@ -78,7 +78,7 @@ void expect_distinct(std::string_view op, matrix_view<const I> indices) {
 /// indices and weights from logits. See moe_router_options for the contract.
 template <class B = default_backend, class T, parameter S, class I, class R>
 void moe_router_forward(matrix_view<T> logits, const S& bias, matrix_view<I> indices, matrix_view<R> weights,
-                        moe_router_options opt = {}, context& ctx = default_context()) {
+                        moe_router_options opt = {}, context& ctx = default_context<B>()) {
   using E = std::remove_const_t<T>;
   static_assert(admits<B, E>() && admits<B, R>());
   static_assert(token_id<I>, "tigon: indices of experts are std::int32_t or std::int64_t");
@@ -99,7 +99,7 @@ void moe_router_forward(matrix_view<T> logits, const S& bias, matrix_view<I> ind
 /// dlogits from dweights, and the logits and indices of forward. See moe_router_options for the contract.
 template <class B = default_backend, class R, class T, class I>
 void moe_router_backward(matrix_view<R> dweights, in_matrix<T> logits, matrix_view<I> indices, matrix_view<T> dlogits,
-                         moe_router_options opt = {}, context& ctx = default_context()) {
+                         moe_router_options opt = {}, context& ctx = default_context<B>()) {
   using D = std::remove_const_t<R>;
   using J = std::remove_const_t<I>;
   static_assert(admits<B, T>() && admits<B, D>() && admits_parameter<T, vector_view<D>>());

@@ -41,7 +41,7 @@ struct moe_order;
 /// The order of the pairs of `indices`. See moe_order for the contract.
 template <class B = default_backend, class I, class O>
 void moe_routing_forward(matrix_view<I> indices, std::size_t experts, moe_order<O> order,
-                         context& ctx = default_context()) {
+                         context& ctx = default_context<B>()) {
   using E = std::remove_const_t<I>;
   static_assert(token_id<E> && token_id<O>, "tigon: indices of experts are std::int32_t or std::int64_t");
   const std::size_t pairs = workspace::product(indices.rows, indices.cols);

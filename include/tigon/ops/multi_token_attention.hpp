@@ -121,7 +121,7 @@ std::size_t multi_token_attention_backward_workspace(std::size_t batch, std::siz
 template <class B = default_backend, class T, parameter Bias>
 void multi_token_attention_forward(in_heads<T> scores, in_heads<T> w, const Bias& b, heads_view<T> y,
                                    std::type_identity_t<saved_t<op::multi_token_attention, B, T>> probs,
-                                   multi_token_attention_options opt = {}, context& ctx = default_context()) {
+                                   multi_token_attention_options opt = {}, context& ctx = default_context<B>()) {
   static_assert(admits<B, T>());
   const in_vector<T> bias = as_in_vector<T>(b);
   arguments args("multi_token_attention_forward");
@@ -142,7 +142,7 @@ template <class B = default_backend, class T>
 void multi_token_attention_backward(in_heads<T> dy, in_heads<T> w,
                                     std::type_identity_t<saved_t<op::multi_token_attention, B, const T>> probs,
                                     multi_token_attention_gradients<T> gradients,
-                                    multi_token_attention_options opt = {}, context& ctx = default_context()) {
+                                    multi_token_attention_options opt = {}, context& ctx = default_context<B>()) {
   static_assert(admits<B, T>());
   arguments args("multi_token_attention_backward");
   const detail::heads_shape of{probs.batch, probs.heads, probs.seq_len, probs.seq_len};

@@ -76,7 +76,7 @@ template <class B = default_backend, class T>
 void neighborhood_attention_forward(
     in_heads<T> q, in_heads<T> k, in_heads<T> v, heads_view<T> o,
     std::type_identity_t<saved_t<op::neighborhood_attention, B, accumulator_t<T>>> saved,
-    neighborhood_attention_options opt = {}, context& ctx = default_context()) {
+    neighborhood_attention_options opt = {}, context& ctx = default_context<B>()) {
   static_assert(admits<B, T>());
   arguments args("neighborhood_attention_forward");
   const detail::heads_shape of = detail::declare_neighborhood<T>(args, q, k, v, opt);
@@ -97,7 +97,7 @@ void neighborhood_attention_backward(
     in_heads<T> d_o, in_heads<T> q, in_heads<T> k, in_heads<T> v,
     std::type_identity_t<saved_t<op::neighborhood_attention, B, const accumulator_t<T>>> saved,
     neighborhood_attention_gradients<T> gradients, neighborhood_attention_options opt = {},
-    context& ctx = default_context()) {
+    context& ctx = default_context<B>()) {
   static_assert(admits<B, T>());
   arguments args("neighborhood_attention_backward");
   const detail::heads_shape of = detail::declare_neighborhood<T>(args, q, k, v, opt);

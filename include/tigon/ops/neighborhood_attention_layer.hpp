@@ -106,7 +106,8 @@ void neighborhood_attention_layer_forward(in_matrix<T> x,
                                           std::type_identity_t<neighborhood_attention_layer_weights<const T>> w,
                                           matrix_view<T> y,
                                           std::type_identity_t<saved_t<op::neighborhood_attention_layer, B, T>> saved,
-                                          neighborhood_attention_layer_options opt, context& ctx = default_context()) {
+                                          neighborhood_attention_layer_options opt,
+                                          context& ctx = default_context<B>()) {
   static_assert(admits<B, T>());
   arguments args("neighborhood_attention_layer_forward");
   detail::declare_neighborhood_layer<T>(args, x, w, opt);
@@ -126,7 +127,7 @@ void neighborhood_attention_layer_backward(
     in_matrix<T> dy, in_matrix<T> x, std::type_identity_t<neighborhood_attention_layer_weights<const T>> w,
     std::type_identity_t<saved_t<op::neighborhood_attention_layer, B, const T>> saved, matrix_view<T> dx,
     std::type_identity_t<neighborhood_attention_layer_weights<T>> dw, neighborhood_attention_layer_options opt,
-    context& ctx = default_context()) {
+    context& ctx = default_context<B>()) {
   static_assert(admits<B, T>());
   arguments args("neighborhood_attention_layer_backward");
   detail::declare_neighborhood_layer<T>(args, x, w, opt);

@@ -44,17 +44,16 @@ struct poly_norm_options;
 
 /// Bytes of workspace that poly_norm_backward takes, with dw or db, or without both.
 template <class B = default_backend, class T>
-std::size_t poly_norm_workspace(std::size_t rows, std::size_t cols, const context& ctx = default_context(),
+std::size_t poly_norm_workspace(std::size_t rows, std::size_t, const context& = default_context<B>(),
                                 parameters of = parameters::trained) {
-  const std::size_t terms = of == parameters::frozen ? 0 : workspace::bytes_for<double>(4, rows);
-  return terms + simd::scratch_workspace<B, double>(cols, 2, ctx);
+  return of == parameters::frozen ? 0 : workspace::bytes_for<double>(4, rows);
 }
 
 /// y and rstd from x, w and b. See poly_norm_options for the contract.
 template <class B = default_backend, class T, parameter W, parameter Bias>
 void poly_norm_forward(in_matrix<T> x, const W& w, const Bias& b, matrix_view<T> y,
                        std::type_identity_t<saved_t<op::poly_norm, B, accumulator_t<T>>> rstd,
-                       poly_norm_options opt = {}, context& ctx = default_context()) {
+                       poly_norm_options opt = {}, context& ctx = default_context<B>()) {
   static_assert(admits<B, T>());
   const auto weight = as_in_vector<T>(w);
   const auto bias = as_in_vector<T>(b);
@@ -76,7 +75,7 @@ template <class B = default_backend, class T, parameter W, parameter DW, paramet
 void poly_norm_backward(in_matrix<T> dy, in_matrix<T> x, const W& w,
                         std::type_identity_t<saved_t<op::poly_norm, B, const accumulator_t<T>>> rstd,
                         const norm_gradients<T, DW, DB>& gradients, poly_norm_options opt = {},
-                        context& ctx = default_context()) {
+                        context& ctx = default_context<B>()) {
   static_assert(admits<B, T>());
   using P = parameter_element_t<T, W, DW>;
   const auto weight = as_in_vector<P>(w);

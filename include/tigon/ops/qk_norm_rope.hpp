@@ -52,14 +52,14 @@ struct qk_norm_rope_options;
 
 /// Bytes of workspace that qk_norm_rope_forward takes.
 template <class B = default_backend, class T>
-std::size_t qk_norm_rope_workspace(std::size_t head_dim, const context& ctx = default_context()) {
+std::size_t qk_norm_rope_workspace(std::size_t head_dim, const context& ctx = default_context<B>()) {
   using of = kernel<op::qk_norm_rope, backends::generic>;
   return simd::scratch_workspace<B, accumulator_t<T>>(workspace::product(of::group, head_dim), 1, ctx);
 }
 /// Bytes of workspace that qk_norm_rope_backward takes for so many heads: batch * seq_len * (heads + kv_heads).
 template <class B = default_backend, class T>
 std::size_t qk_norm_rope_backward_workspace(std::size_t heads, std::size_t head_dim,
-                                            const context& ctx = default_context()) {
+                                            const context& ctx = default_context<B>()) {
   return std::max(simd::partials_workspace<B, accumulator_t<T>>(heads, head_dim, 3),
                   qk_norm_rope_workspace<B, T>(head_dim, ctx));
 }
@@ -95,7 +95,7 @@ heads_shape shape_of(heads_view<T> h) {
 template <class B = default_backend, class T, class WQ, class WK, class U>
 void qk_norm_rope_forward(std::type_identity_t<qk_heads<const T>> x, const qk_norm_weights<WQ, WK>& w,
                           rope_tables<U> tables, qk_heads<T> y, qk_norm_rope_options opt = {},
-                          context& ctx = default_context()) {
+                          context& ctx = default_context<B>()) {
   static_assert(admits<B, T>());
   using P = parameter_element_t<T, WQ, WK>;
   using E = std::remove_const_t<U>;
@@ -117,7 +117,7 @@ template <class B = default_backend, class T, class WQ, class WK, class U, class
 void qk_norm_rope_backward(std::type_identity_t<qk_heads<const T>> dy, std::type_identity_t<qk_heads<const T>> x,
                            const qk_norm_weights<WQ, WK>& w, rope_tables<U> tables,
                            const qk_norm_rope_gradients<T, DWQ, DWK>& gradients, qk_norm_rope_options opt = {},
-                           context& ctx = default_context()) {
+                           context& ctx = default_context<B>()) {
   static_assert(admits<B, T>());
   using P = parameter_element_t<T, WQ, WK, DWQ, DWK>;
   using E = std::remove_const_t<U>;

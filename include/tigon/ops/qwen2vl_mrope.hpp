@@ -60,7 +60,8 @@ void expect_qwen2vl_mrope(std::string_view op, in_heads<T> q, in_heads<T> k, mat
 
 /// Bytes of workspace that qwen2vl_mrope_forward and qwen2vl_mrope_backward take; `heads` of q and k together.
 template <class B = default_backend, class T>
-std::size_t qwen2vl_mrope_workspace(std::size_t heads, std::size_t head_dim, const context& ctx = default_context()) {
+std::size_t qwen2vl_mrope_workspace(std::size_t heads, std::size_t head_dim,
+                                    const context& ctx = default_context<B>()) {
   return simd::scratch_workspace<B, accumulator_t<T>>(workspace::product(heads, head_dim), 1, ctx);
 }
 
@@ -68,7 +69,7 @@ std::size_t qwen2vl_mrope_workspace(std::size_t heads, std::size_t head_dim, con
 template <class B = default_backend, class T, class U>
 void qwen2vl_mrope_forward(in_heads<T> q, in_heads<T> k, matrix_view<U> cos, std::type_identity_t<matrix_view<U>> sin,
                            heads_view<T> q_out, heads_view<T> k_out, qwen2vl_mrope_options opt,
-                           context& ctx = default_context()) {
+                           context& ctx = default_context<B>()) {
   static_assert(admits<B, T>());
   using table = std::remove_const_t<U>;
   static_assert(admits_parameter<T, vector_view<U>>());
@@ -81,7 +82,7 @@ void qwen2vl_mrope_forward(in_heads<T> q, in_heads<T> k, matrix_view<U> cos, std
 template <class B = default_backend, class T, class U>
 void qwen2vl_mrope_backward(in_heads<T> dq_out, in_heads<T> dk_out, matrix_view<U> cos,
                             std::type_identity_t<matrix_view<U>> sin, heads_view<T> dq, heads_view<T> dk,
-                            qwen2vl_mrope_options opt, context& ctx = default_context()) {
+                            qwen2vl_mrope_options opt, context& ctx = default_context<B>()) {
   static_assert(admits<B, T>());
   using table = std::remove_const_t<U>;
   static_assert(admits_parameter<T, vector_view<U>>());

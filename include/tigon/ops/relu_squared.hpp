@@ -36,7 +36,7 @@ struct relu_squared_options;
 /// y from x. See relu_squared_options for the contract.
 template <class B = default_backend, class T>
 void relu_squared_forward(in_matrix<T> x, matrix_view<T> y, relu_squared_options opt = {},
-                          context& ctx = default_context()) {
+                          context& ctx = default_context<B>()) {
   static_assert(admits<B, T>());
   arguments args("relu_squared_forward");
   args.in("x", x, y.rows, y.cols);
@@ -49,7 +49,7 @@ void relu_squared_forward(in_matrix<T> x, matrix_view<T> y, relu_squared_options
 /// dx from dy and x, or with from_y from dy and y. See relu_squared_options for the contract.
 template <class B = default_backend, class T>
 void relu_squared_backward(in_matrix<T> dy, in_matrix<T> x, matrix_view<T> dx, relu_squared_options opt = {},
-                           context& ctx = default_context()) {
+                           context& ctx = default_context<B>()) {
   static_assert(admits<B, T>());
   arguments args("relu_squared_backward");
   const char* saved = opt.from_y ? "y" : "x";

@@ -46,7 +46,7 @@ struct rms_norm_options;
 template <class B = default_backend, class T, parameter W>
 void rms_norm_forward(in_matrix<T> x, const W& w, matrix_view<T> y,
                       std::type_identity_t<saved_t<op::rms_norm, B, accumulator_t<T>>> rstd, rms_norm_options opt = {},
-                      context& ctx = default_context()) {
+                      context& ctx = default_context<B>()) {
   static_assert(admits<B, T>());
   const auto weight = as_in_vector<T>(w);
   static_assert(admits_parameter<T, decltype(weight)>());
@@ -66,7 +66,7 @@ void rms_norm_forward(in_matrix<T> x, const W& w, matrix_view<T> y,
 template <class B = default_backend, class T, parameter W, parameter DW>
 void rms_norm_backward(in_matrix<T> dy, in_matrix<T> x, const W& w,
                        std::type_identity_t<saved_t<op::rms_norm, B, const accumulator_t<T>>> rstd, matrix_view<T> dx,
-                       DW&& dw, rms_norm_options opt = {}, context& ctx = default_context()) {
+                       DW&& dw, rms_norm_options opt = {}, context& ctx = default_context<B>()) {
   static_assert(admits<B, T>());
   const auto weight = as_in_vector<T>(w);
   const auto dweight = as_out_vector<T>(dw);

@@ -66,7 +66,8 @@ heads_view<T> no_heads_beside(heads_view<T> q) {
 /// Rotated q and k. See rope_options for the contract.
 template <class B = default_backend, class T, class U>
 void rope_forward(in_heads<T> q, in_heads<T> k, matrix_view<U> cos, std::type_identity_t<matrix_view<U>> sin,
-                  heads_view<T> q_out, heads_view<T> k_out, rope_options opt = {}, context& ctx = default_context()) {
+                  heads_view<T> q_out, heads_view<T> k_out, rope_options opt = {},
+                  context& ctx = default_context<B>()) {
   static_assert(admits<B, T>());
   using table = std::remove_const_t<U>;
   static_assert(admits_parameter<T, vector_view<U>>());
@@ -77,14 +78,14 @@ void rope_forward(in_heads<T> q, in_heads<T> k, matrix_view<U> cos, std::type_id
 /// Rotated q alone.
 template <class B = default_backend, class T, class U>
 void rope_forward(in_heads<T> q, matrix_view<U> cos, std::type_identity_t<matrix_view<U>> sin, heads_view<T> q_out,
-                  rope_options opt = {}, context& ctx = default_context()) {
+                  rope_options opt = {}, context& ctx = default_context<B>()) {
   rope_forward<B, T, U>(q, detail::no_heads_beside(q), cos, sin, q_out, detail::no_heads_beside(q_out), opt, ctx);
 }
 
 /// dq and dk from the gradients of the rotated q and k. See rope_options for the contract.
 template <class B = default_backend, class T, class U>
 void rope_backward(in_heads<T> dq_out, in_heads<T> dk_out, matrix_view<U> cos, std::type_identity_t<matrix_view<U>> sin,
-                   heads_view<T> dq, heads_view<T> dk, rope_options opt = {}, context& ctx = default_context()) {
+                   heads_view<T> dq, heads_view<T> dk, rope_options opt = {}, context& ctx = default_context<B>()) {
   static_assert(admits<B, T>());
   using table = std::remove_const_t<U>;
   static_assert(admits_parameter<T, vector_view<U>>());
@@ -95,7 +96,7 @@ void rope_backward(in_heads<T> dq_out, in_heads<T> dk_out, matrix_view<U> cos, s
 /// dq alone.
 template <class B = default_backend, class T, class U>
 void rope_backward(in_heads<T> dq_out, matrix_view<U> cos, std::type_identity_t<matrix_view<U>> sin, heads_view<T> dq,
-                   rope_options opt = {}, context& ctx = default_context()) {
+                   rope_options opt = {}, context& ctx = default_context<B>()) {
   rope_backward<B, T, U>(dq_out, detail::no_heads_beside(dq_out), cos, sin, dq, detail::no_heads_beside(dq), opt, ctx);
 }
 

@@ -47,7 +47,7 @@ void expect_scale(const expects& expect, double scale) {
 
 /// y from x. See softmax_options for the contract.
 template <class B = default_backend, class T>
-void softmax_forward(in_matrix<T> x, matrix_view<T> y, softmax_options opt = {}, context& ctx = default_context()) {
+void softmax_forward(in_matrix<T> x, matrix_view<T> y, softmax_options opt = {}, context& ctx = default_context<B>()) {
   static_assert(admits<B, T>());
   arguments args("softmax_forward");
   args.at_least_one("cols", x.cols);
@@ -62,7 +62,7 @@ void softmax_forward(in_matrix<T> x, matrix_view<T> y, softmax_options opt = {},
 /// dx from dy and y. See softmax_options for the contract.
 template <class B = default_backend, class T>
 void softmax_backward(in_matrix<T> dy, in_matrix<T> y, matrix_view<T> dx, softmax_options opt = {},
-                      context& ctx = default_context()) {
+                      context& ctx = default_context<B>()) {
   static_assert(admits<B, T>());
   arguments args("softmax_backward");
   args.at_least_one("cols", y.cols);

@@ -36,7 +36,8 @@ struct sparsemax_options;
 
 /// Bytes of workspace that sparsemax_backward takes; none along the last axis.
 template <class B = default_backend, class T>
-std::size_t sparsemax_backward_workspace(std::size_t axis, std::size_t inner, const context& ctx = default_context()) {
+std::size_t sparsemax_backward_workspace(std::size_t axis, std::size_t inner,
+                                         const context& ctx = default_context<B>()) {
   using tiles = detail::column_tiles<B>;
   const std::size_t lines = detail::sparsemax_columns::backward_lines(axis);
   return simd::scratch_workspace<B, accumulator_t<T>>(tiles::width(inner), lines, ctx);
@@ -44,7 +45,8 @@ std::size_t sparsemax_backward_workspace(std::size_t axis, std::size_t inner, co
 
 /// y from x along the columns. See sparsemax_options for the contract.
 template <class B = default_backend, class T>
-void sparsemax_forward(in_matrix<T> x, matrix_view<T> y, sparsemax_options opt = {}, context& ctx = default_context()) {
+void sparsemax_forward(in_matrix<T> x, matrix_view<T> y, sparsemax_options opt = {},
+                       context& ctx = default_context<B>()) {
   static_assert(admits<B, T>());
   arguments args("sparsemax_forward");
   args.at_least_one("cols", x.cols);
@@ -57,7 +59,7 @@ void sparsemax_forward(in_matrix<T> x, matrix_view<T> y, sparsemax_options opt =
 
 /// y from x along any axis. See sparsemax_options for the contract.
 template <class B = default_backend, class T>
-void sparsemax_forward(in_axis<T> x, axis_view<T> y, sparsemax_options opt = {}, context& ctx = default_context()) {
+void sparsemax_forward(in_axis<T> x, axis_view<T> y, sparsemax_options opt = {}, context& ctx = default_context<B>()) {
   static_assert(admits<B, T>());
   arguments args("sparsemax_forward");
   args.at_least_one("axis", x.axis);
@@ -75,7 +77,7 @@ void sparsemax_forward(in_axis<T> x, axis_view<T> y, sparsemax_options opt = {},
 /// dx from dy and y along the columns. See sparsemax_options for the contract.
 template <class B = default_backend, class T>
 void sparsemax_backward(in_matrix<T> dy, in_matrix<T> y, matrix_view<T> dx, sparsemax_options opt = {},
-                        context& ctx = default_context()) {
+                        context& ctx = default_context<B>()) {
   static_assert(admits<B, T>());
   arguments args("sparsemax_backward");
   args.at_least_one("cols", y.cols);
@@ -89,7 +91,7 @@ void sparsemax_backward(in_matrix<T> dy, in_matrix<T> y, matrix_view<T> dx, spar
 /// dx from dy and y along any axis. See sparsemax_options for the contract.
 template <class B = default_backend, class T>
 void sparsemax_backward(in_axis<T> dy, in_axis<T> y, axis_view<T> dx, sparsemax_options opt = {},
-                        context& ctx = default_context()) {
+                        context& ctx = default_context<B>()) {
   static_assert(admits<B, T>());
   arguments args("sparsemax_backward");
   args.at_least_one("axis", y.axis);

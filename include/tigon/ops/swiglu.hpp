@@ -46,7 +46,7 @@ struct swiglu_options;
 /// y from gate and up. See swiglu_options for the contract.
 template <class B = default_backend, class T>
 void swiglu_forward(in_matrix<T> gate, in_matrix<T> up, matrix_view<T> y, swiglu_options opt = {},
-                    context& ctx = default_context()) {
+                    context& ctx = default_context<B>()) {
   static_assert(admits<B, T>());
   arguments args("swiglu_forward");
   args.in("gate", gate, y.rows, y.cols);
@@ -60,7 +60,7 @@ void swiglu_forward(in_matrix<T> gate, in_matrix<T> up, matrix_view<T> y, swiglu
 /// dgate and dup from dy, gate and up. See swiglu_options for the contract.
 template <class B = default_backend, class T>
 void swiglu_backward(in_matrix<T> dy, in_matrix<T> gate, in_matrix<T> up, matrix_view<T> dgate, matrix_view<T> dup,
-                     swiglu_options opt = {}, context& ctx = default_context()) {
+                     swiglu_options opt = {}, context& ctx = default_context<B>()) {
   static_assert(admits<B, T>());
   detail::expect_gate_gradients("swiglu_backward", dy, gate, up, dgate, dup);
   detail::expect_swiglu_options<accumulator_t<T>>(expects("swiglu_backward"), opt);

@@ -36,7 +36,7 @@ using swiglu_fused_options = swiglu_options;
 /// y from gate_up. See swiglu_fused_options for the contract.
 template <class B = default_backend, class T>
 void swiglu_fused_forward(in_matrix<T> gate_up, matrix_view<T> y, gate_layout layout = gate_layout::halves,
-                          swiglu_fused_options opt = {}, context& ctx = default_context()) {
+                          swiglu_fused_options opt = {}, context& ctx = default_context<B>()) {
   static_assert(admits<B, T>());
   arguments args("swiglu_fused_forward");
   args.in("gate_up", gate_up, y.rows, 2 * y.cols);
@@ -50,7 +50,7 @@ void swiglu_fused_forward(in_matrix<T> gate_up, matrix_view<T> y, gate_layout la
 template <class B = default_backend, class T>
 void swiglu_fused_backward(in_matrix<T> dy, in_matrix<T> gate_up, matrix_view<T> dgate_up,
                            gate_layout layout = gate_layout::halves, swiglu_fused_options opt = {},
-                           context& ctx = default_context()) {
+                           context& ctx = default_context<B>()) {
   static_assert(admits<B, T>());
   arguments args("swiglu_fused_backward");
   args.in("dy", dy);

@@ -69,7 +69,7 @@ inline void expect_tiles(const expects& expect, tiled_options opt) {
 
 /// y = f(x). See tiled_options for the contract.
 template <class B = default_backend, class X, class Y, class F>
-void tiled_forward(matrix_view<X> x, matrix_view<Y> y, tiled_options opt, F&& f, context& ctx = default_context()) {
+void tiled_forward(matrix_view<X> x, matrix_view<Y> y, tiled_options opt, F&& f, context& ctx = default_context<B>()) {
   static_assert(element<std::remove_const_t<X>> && element<Y>);
   arguments args("tiled_forward");
   args.in("x", x);
@@ -84,7 +84,7 @@ void tiled_forward(matrix_view<X> x, matrix_view<Y> y, tiled_options opt, F&& f,
 /// dx and dw from dy and x: tiled_backward(dy, x, dx, {dw, db}, opt, f, ctx). See tiled_options for the contract.
 template <class B = default_backend, class Y, class X, class T, class G, std::size_t N, class F>
 void tiled_backward(matrix_view<Y> dy, matrix_view<X> x, matrix_view<T> dx, const matrix_view<G> (&dw)[N],
-                    tiled_options opt, F&& f, context& ctx = default_context()) {
+                    tiled_options opt, F&& f, context& ctx = default_context<B>()) {
   static_assert(element<std::remove_const_t<X>> && element<std::remove_const_t<Y>> && element<T> && element<G>);
   using gradients = detail::tiled_gradients<B, G, accumulator_t<G>>;
   arguments args("tiled_backward");
@@ -107,7 +107,7 @@ void tiled_backward(matrix_view<Y> dy, matrix_view<X> x, matrix_view<T> dx, cons
 /// dx alone: f(dy of the tile, x of the tile, dx of the tile, tile, ctx).
 template <class B = default_backend, class Y, class X, class T, class F>
 void tiled_backward(matrix_view<Y> dy, matrix_view<X> x, matrix_view<T> dx, tiled_options opt, F&& f,
-                    context& ctx = default_context()) {
+                    context& ctx = default_context<B>()) {
   static_assert(element<std::remove_const_t<X>> && element<std::remove_const_t<Y>> && element<T>);
   arguments args("tiled_backward");
   args.in("x", x);

@@ -70,7 +70,7 @@ void expect_shards(const expects& expect, const tiled_mlp_options_for<Gate>& opt
 /// y from x and the weights. See tiled_mlp_options for the contract.
 template <class B = default_backend, class T, class W, class Gate = mlp_gate>
 void tiled_mlp_forward(in_matrix<T> x, mlp_weights<W> w, matrix_view<T> y, tiled_mlp_options_for<Gate> opt = {},
-                       context& ctx = default_context()) {
+                       context& ctx = default_context<B>()) {
   using E = gemm_detail::bare<W>;
   static_assert(gemm_detail::admits_types<B, T, E, T>());
   arguments args("tiled_mlp_forward");
@@ -86,7 +86,7 @@ void tiled_mlp_forward(in_matrix<T> x, mlp_weights<W> w, matrix_view<T> y, tiled
 /// dx and the gradients of the weights from dy, x and the weights.
 template <class B = default_backend, class T, class W, class G, class Gate = mlp_gate>
 void tiled_mlp_backward(in_matrix<T> dy, in_matrix<T> x, mlp_weights<W> w, matrix_view<T> dx, mlp_weights<G> dw,
-                        tiled_mlp_options_for<Gate> opt = {}, context& ctx = default_context()) {
+                        tiled_mlp_options_for<Gate> opt = {}, context& ctx = default_context<B>()) {
   using E = gemm_detail::bare<W>;
   static_assert(gemm_detail::admits_types<B, T, E, G>());
   arguments args("tiled_mlp_backward");

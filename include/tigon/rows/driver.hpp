@@ -9,6 +9,7 @@
 
 #include <concepts>
 #include <cstddef>
+#include <optional>
 #include <tuple>
 #include <type_traits>
 #include <utility>
@@ -63,8 +64,8 @@ concept row_driver =
     (Call == call::reduce_map && requires(context& ctx, P p, Group... of) { D::reduce_map(ctx, p, of...); }) ||
     (Call == call::map_rows && requires(context& ctx, P p, Group... of) { D::map_rows(ctx, p, of...); });
 
-/// A backend whose driver also runs kernels that are written row by row: it has for_rows<A> with the arguments of those
-/// in rows/row.hpp, with a row_loop and without, and says so by a type `row_loops`.
+/// A backend whose driver also runs kernels that are written row by row: it has for_rows<A> with the arguments of that in
+/// rows/row.hpp which takes a row_loop, and says so by a type `row_loops`.
 template <class B>
 concept loops_over_rows = requires { typename B::rows::row_loops; };
 
@@ -72,6 +73,10 @@ concept loops_over_rows = requires { typename B::rows::row_loops; };
 /// by a type `row_sums`.
 template <class B>
 concept sums_over_rows = requires { typename B::rows::row_sums; };
+
+/// A backend whose driver has partial rows of its own for sums over the rows: partials_workspace<A>(rows, cols, gradients).
+template <class B>
+concept sums_programs = requires { B::rows::template partials_workspace<float>(1, 1, 1); };
 
 // Arguments.
 
@@ -119,30 +124,15 @@ struct element_of {
   using type = typename Operand::element_type;
 };
 template <class Operand>
-  requires requires(Operand o) { o.operand; }
+  requires(
+      !requires { typename Operand::element_type; } && requires(Operand o) { o.operand; })
 struct element_of<Operand> : element_of<decltype(Operand::operand)> {};
-template <>
-struct element_of<simd::columns_t> {
-  using type = void;
-};
-template <class A>
-struct element_of<simd::constant<A>> {
-  using type = void;
-};
 template <class T>
 struct element_of<matrix_view<T>> {
   using type = std::remove_const_t<T>;
 };
 template <class T>
 struct element_of<vector_view<T>> : element_of<matrix_view<T>> {};
-template <class T>
-struct element_of<rows_of<T>> : element_of<matrix_view<T>> {};
-template <std::size_t Of, class T>
-struct element_of<columns_of_pairs<Of, T>> : element_of<matrix_view<T>> {};
-template <class Operand>
-struct element_of<in_f64<Operand>> {
-  using type = double;
-};
 
 template <class... T>
 struct first_element;
@@ -153,15 +143,11 @@ struct first_element<T, Rest...> {
 template <class... Rest>
 struct first_element<void, Rest...> : first_element<Rest...> {};
 
+/// The vector of a loop over operands: lanes of B's engine, in the accumulator type of the first operand that has elements.
+template <class B, class... Element>
+using vec_of_elements = simd::vec<typename B::engine, accumulator_t<typename first_element<Element...>::type>>;
 template <class B, class... Operands>
-struct loop_vector {
-  using element = typename first_element<typename element_of<Operands>::type...>::type;
-  using type = simd::vec<typename B::engine, accumulator_t<element>>;
-};
-/// The vector of a loop over these operands: lanes of B's engine, in the accumulator type of the first operand that has
-/// elements.
-template <class B, class... Operands>
-using vec_of = typename loop_vector<B, Operands...>::type;
+using vec_of = vec_of_elements<B, typename element_of<Operands>::type...>;
 
 // Programs.
 
@@ -173,8 +159,9 @@ template <class P, class... Argument>
 concept reduces = requires(const P& p, Argument... a) { p.reduce(a...); };
 template <class P, class... Argument>
 concept finishes = requires(const P& p, Argument... a) { p.finish(a...); };
+/// A program with rows that another program computes, in f64.
 template <class P, class... Value>
-concept skips_rows = requires(const P& p, Value... v) { p.skips(v...); };
+concept has_rows_in_f64 = requires(const P& p, Value... v) { p.in_f64(v...); };
 
 /// f(the first X of v...).
 template <std::size_t X, class F, class... V>
@@ -222,21 +209,26 @@ struct without_sums : P {
     unrolled<Y>([&](auto k) TIGON_LAMBDA { outputs.v[k] = all.v[k]; });
     return outputs;
   }
+  template <class Value>
+    requires has_rows_in_f64<P, Value>
+  TIGON_INLINE auto in_f64(const Value& value) const {
+    const auto program = this->P::in_f64(value);
+    using wide = without_sums<K, typename decltype(this->P::in_f64(value))::value_type>;
+    return program ? std::optional(wide{*program}) : std::nullopt;
+  }
 };
-template <class Group>
-TIGON_INLINE Group without_gradients(Group group) {
-  return group;
-}
-template <class... T>
-TIGON_INLINE adds_to<> without_gradients(adds_to<T...>) {
-  return adds_to<>();
-}
 /// run(program, groups...) of a program with outputs: without sums where nobody wants them.
 template <class Run, class P, class... Group>
 void with_wanted_sums(Run run, P program, Group... groups) {
   constexpr std::size_t sums = std::tuple_size_v<decltype(group<adds_to>(groups...).g)>;
+  const auto without = [](auto of) {
+    if constexpr (requires { of.wanted(); })
+      return adds_to<>();
+    else
+      return of;
+  };
   if constexpr (sums != 0 && std::tuple_size_v<decltype(group<writes>(groups...).y)> != 0)
-    if (!group<adds_to>(groups...).wanted()) return run(without_sums<sums, P>{program}, without_gradients(groups)...);
+    if (!group<adds_to>(groups...).wanted()) return run(without_sums<sums, P>{program}, without(groups)...);
   run(program, groups...);
 }
 /// direct of the first X operands, and map of all.
@@ -255,7 +247,7 @@ template <class P, class Reduction>
 struct direct_and_reduce {
   P p;
   Reduction reduction;
-  direct_and_reduce(P program, Reduction of) : p(program), reduction(of) {}
+  TIGON_INLINE direct_and_reduce(P program, Reduction of) : p(program), reduction(of) {}
   template <class... V>
   TIGON_INLINE auto operator()(V... v) const {
     return joined(as_pack(p.direct(v...)), as_pack(reduction(v...)));
@@ -316,25 +308,25 @@ struct bound_program<P, of_rows<N...>, saves<S...>> {
   // The same, where one worker of the row saves.
   template <class Row, class Sum, class... State>
   TIGON_INLINE auto finished_by(const Row& row, const Sum& sum, const State&... state) const {
-    const auto value = made(row.i, sum, state...);
-    if (row.first()) keep(row.i, value);
-    return value;
+    return row.first() ? finished(row.i, sum, state...) : made(row.i, sum, state...);
   }
 
-  // The value of a row that was reduced once, to `sum`.
+  // The value of a row that was reduced once, to `sum`; from this state on.
   template <class Row, class Sum, class... X>
   TIGON_INLINE auto value_after(const Row& row, Sum sum, reads<X...> in) const {
-    if constexpr (has_state<P>) {
-      typename P::state state{};
-      if constexpr (std::same_as<decltype(reduced_again(row, state, in)), Sum>) {
-        while (p.again(state, sum)) sum = reduced_again(row, state, in);
-        return finished_by(row, sum, state);
-      } else {
-        (void)p.again(state, sum);
-        return finished_by(row, reduced_from(row, state, in), state);
-      }
-    } else {
+    if constexpr (has_state<P>)
+      return value_after(row, sum, in, typename P::state{});
+    else
       return finished_by(row, sum);
+  }
+  template <class Row, class Sum, class... X, class State>
+  TIGON_INLINE auto value_after(const Row& row, Sum sum, reads<X...> in, State state) const {
+    if constexpr (std::same_as<decltype(reduced_again(row, state, in)), Sum>) {
+      while (p.again(state, sum)) sum = reduced_again(row, state, in);
+      return finished_by(row, sum, state);
+    } else {
+      (void)p.again(state, sum);
+      return finished_by(row, reduced_from(row, state, in), state);
     }
   }
   template <class Row, class State, class... X>
@@ -343,7 +335,7 @@ struct bound_program<P, of_rows<N...>, saves<S...>> {
   }
   // Out of line: most rows are reduced once.
   template <class Row, class State, class... X>
-  TIGON_NOINLINE auto reduced_again(Row row, State state, reads<X...> in) const {
+  TIGON_RARE auto reduced_again(Row row, State state, reads<X...> in) const {
     return reduced_from(row, state, in);
   }
   template <class Row, class... X>
@@ -354,6 +346,31 @@ struct bound_program<P, of_rows<N...>, saves<S...>> {
 
 template <class P, class... N, class... S>
 bound_program(P, of_rows<N...>, saves<S...>) -> bound_program<P, of_rows<N...>, saves<S...>>;
+
+/// A row that `program` computes, in f64: reduced and mapped, and its numbers saved. Out of line: there are few.
+template <class P, class Row, class Bound, class... X, class... M, class... Y, class... Sum>
+TIGON_NOINLINE void map_in_f64(P program, Row row, const Bound& bound, reads<X...> in, map_reads<M...> more,
+                               writes<Y...> out, Sum... sums) {
+  const bound_program wide(program, bound.numbers, bound.to);
+  std::apply(
+      [&](auto first, auto... rest) TIGON_LAMBDA {
+        const auto value = wide.value_of(row, reads(in_f64(first), rest...));
+        const auto map = [&](auto... x) TIGON_LAMBDA { return as_pack(program.map(value, x...)); };
+        const auto operands = std::tuple_cat(std::tuple(in_f64(first), rest...), more.x);
+        const auto run = [&](auto... x) TIGON_LAMBDA {
+          std::apply([&](auto... y) TIGON_LAMBDA { row.map(reads(x..., sums...), writes(y..., sums...), map); }, out.y);
+        };
+        std::apply(run, operands);
+      },
+      in.x);
+}
+/// The same for a row with this value, if its program says so; map is not called for such a row. Nothing of it may have
+/// been written or added before.
+template <class Row, class Bound, class Value, class... Group>
+TIGON_INLINE void map_if_in_f64(const Row& row, const Bound& bound, const Value& value, Group... of) {
+  if constexpr (has_rows_in_f64<decltype(bound.p), Value>)
+    if (const auto program = bound.p.in_f64(value)) map_in_f64(*program, row, bound, of...);
+}
 
 }  // namespace TIGON_ABI
 }  // namespace rows

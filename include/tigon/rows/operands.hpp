@@ -6,17 +6,21 @@
 
 #include <cstddef>
 #include <tuple>
+#include <type_traits>
 
 namespace tigon::simd {
 inline namespace TIGON_ABI {
 
 /// Operand: the index of the column, as a number: exact below 2^24 in f32, 2^53 in f64.
-struct columns_t {};
+struct columns_t {
+  using element_type = void;
+};
 inline constexpr columns_t columns{};
 
 /// Operand: the same number in every column, for example zeros for a row that is cleared.
 template <class A>
 struct constant {
+  using element_type = void;
   A value;
   constexpr TIGON_INLINE explicit constant(A v) : value(v) {}
 };
@@ -60,6 +64,7 @@ cached(Operand, bool) -> cached<Operand>;
 /// Operand: the same numbers in lanes of f64; as the first operand of a pass it makes all of the pass f64.
 template <class Operand>
 struct in_f64 {
+  using element_type = double;
   Operand operand;
   constexpr TIGON_INLINE explicit in_f64(Operand o) : operand(o) {}
 };
@@ -67,6 +72,7 @@ struct in_f64 {
 /// Operand: the even columns of a matrix of pairs, 0, 2, ..., or the odd ones, as columns 0, 1, ...
 template <std::size_t Of, class T>
 struct columns_of_pairs {
+  using element_type = std::remove_const_t<T>;
   matrix_view<T> pairs;
 };
 template <std::size_t Of, class T>
@@ -93,6 +99,7 @@ often_zero(Output) -> often_zero<Output>;
 /// whose next rows are prefetched as those of all of it are.
 template <class T>
 struct rows_of {
+  using element_type = std::remove_const_t<T>;
   matrix_view<T> part;
   std::size_t bytes;
 };

@@ -38,7 +38,8 @@
 //   state, again(state&, sum), reduce(state, x...)   a reduction that depends on the one before: while `again` is true
 //                        the row is reduced again; finish then takes the state first.
 //                        Or, where this one makes other sums than the first, every row is reduced twice
-//   skips(value)         rows that are left alone: nothing is written or added
+//   in_f64(value)        a row that A does not hold: std::optional of a program in f64 whose reduce, finish, save and map
+//                        compute it, on the same operands as lanes of f64. Such a row is not mapped
 //   prepare(x0)          the first part of a long chain of operations on the first operand, which the driver may compute a
 //                        step ahead; map takes it behind the value
 //
@@ -70,6 +71,9 @@ void reduce_map(context& ctx, P program, Group... groups) {
   using driver = rows::driver_of<B>;
   static_assert(rows::row_driver<driver, rows::call::reduce_map, P, Group...>,
                 "tigon: the driver of this backend (its type rows) has no reduce_map for these groups of operands");
+  static_assert(
+      !requires { &P::in_f64; } || std::tuple_size_v<decltype(rows::group<reduce_writes>(groups...).y)> == 0,
+      "tigon: a program with rows in f64 has no outputs that need no reduction");
   const auto run = [&](auto wanted, auto... of) { driver::reduce_map(ctx, wanted, of...); };
   rows::with_wanted_sums(run, program, groups...);
 }
@@ -82,15 +86,11 @@ void map_rows(context& ctx, P program, reads<X...> in, writes<Y...> out, Group..
   if constexpr (sizeof...(Group) == 0) {
     map_rows<B>(ctx, program, in, out, adds_to<>());
   } else {
-    constexpr std::size_t sums = std::tuple_size_v<decltype(rows::group<adds_to>(groups...).g)>;
-    if constexpr (sums != 0)
-      if (!rows::group<adds_to>(groups...).wanted()) {
-        if constexpr (sizeof...(Y) != 0) map_rows<B>(ctx, rows::without_sums<sums, P>{program}, in, out);
-        return;
-      }
     static_assert(rows::row_driver<driver, rows::call::map_rows, P, reads<X...>, writes<Y...>, Group...>,
                   "tigon: the driver of this backend (its type rows) has no map_rows for these operands and gradients");
-    driver::map_rows(ctx, program, in, out, groups...);
+    const auto run = [&](auto wanted, auto... of) { driver::map_rows(ctx, wanted, of...); };
+    if (sizeof...(Y) != 0 || rows::group<adds_to>(groups...).wanted())
+      rows::with_wanted_sums(run, program, in, out, groups...);
   }
 }
 

@@ -48,10 +48,7 @@ void for_rows(context& ctx, std::size_t rows, std::size_t cols, row_loop how, F 
 }
 template <class B, class A = float, class F>
 void for_rows(context& ctx, std::size_t rows, std::size_t cols, F fn) {
-  if constexpr (rows::loops_over_rows<B>)
-    B::rows::template for_rows<A>(ctx, rows, cols, fn);
-  else
-    for_rows<B, A>(ctx, rows, cols, row_loop{}, fn);
+  for_rows<B, A>(ctx, rows, cols, row_loop{}, fn);
 }
 template <class B, class A>
 std::size_t scratch_workspace(std::size_t cols, std::size_t scratch_rows, const context& ctx);

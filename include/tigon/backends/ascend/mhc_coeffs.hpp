@@ -37,7 +37,6 @@ struct tokens_on_tiles : rows_on_tiles<B, op::mhc_coeffs, P> {
   using parent = B;
   using overrides = op_list<>;
   struct rows : rows_on_tiles<B, op::mhc_coeffs, P>::rows {
-    using rows_on_tiles<B, op::mhc_coeffs, P>::rows::for_rows;
     template <class A, class F>
     static void for_rows(context& ctx, std::size_t blocks, std::size_t width, simd::row_loop, F fn) {
       using plan = unified_buffer::plan<B, op::mhc_coeffs, P, A>;
@@ -71,7 +70,8 @@ struct kernel<op::mhc_coeffs, backends::ascend> : kernel<op::mhc_coeffs, backend
   }
   template <backend B, element T, class... Argument>
   static void backward(Argument&&... argument) {
-    lanes::template backward_on<B, on_tiles<B, tiling::pass::backward>, T>(argument...);
+    constexpr tiling::pass pass = tiling::pass::backward;
+    lanes::template backward_on<B, ub::rows_on_tiles<B, op::mhc_coeffs, pass>, T, on_tiles<B, pass>>(argument...);
   }
 };
 

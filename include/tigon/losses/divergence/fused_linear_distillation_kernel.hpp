@@ -141,7 +141,7 @@ struct kernel<op::fused_linear_distillation, backends::generic> {
 template <class B = default_backend, class T>
 std::size_t fused_linear_distillation_workspace(std::size_t rows, std::size_t hidden, std::size_t vocab,
                                                 std::size_t teacher_hidden, std::size_t teacher_vocab,
-                                                const context& ctx = default_context(),
+                                                const context& ctx = default_context<B>(),
                                                 parameters of = parameters::trained, bool capped = false) {
   using A = accumulator_t<T>;
   const std::size_t chunk = detail::chunk_rows<B, A>(rows, hidden, teacher_vocab, ctx, capped ? 3 : 2);

@@ -22,7 +22,7 @@ struct kernel<op::fused_linear_unpaired_preference, backends::generic> : detail:
 template <class B = default_backend, class T>
 std::size_t fused_linear_unpaired_preference_workspace(std::size_t sequences, std::size_t length, std::size_t hidden,
                                                        std::size_t vocab, std::size_t reference_hidden = 0,
-                                                       const context& ctx = default_context(),
+                                                       const context& ctx = default_context<B>(),
                                                        parameters of = parameters::trained) {
   return detail::sequence_workspace<B, T>(sequences, 1, length, hidden, vocab, reference_hidden, {false, of}, ctx) +
          detail::logit_sums<B, T>::bytes(hidden);

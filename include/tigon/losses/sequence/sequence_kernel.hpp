@@ -315,7 +315,7 @@ void check_scaled_gradients(std::string_view op, const saved_gradients<T>& saved
 /// tigon::error: shape, stride, alias; before the first write.
 template <class Op, class B = default_backend, class T>
 void fused_linear_backward(const saved_gradients<T>& saved, std::type_identity_t<accumulator_t<T>> upstream,
-                           const std::type_identity_t<linear_gradients<T>>& out, context& ctx = default_context()) {
+                           const std::type_identity_t<linear_gradients<T>>& out, context& ctx = default_context<B>()) {
   static_assert(admits<B, T>());
   detail::check_scaled_gradients("fused_linear_backward", saved, out);
   kernel_for<Op, B>::template backward<B, T>(saved, upstream, out, ctx);

@@ -173,7 +173,7 @@ struct kernel<op::cross_entropy, backends::generic> {
 
 /// Bytes of workspace that cross_entropy_forward takes.
 template <class B = default_backend, class T>
-std::size_t cross_entropy_workspace(std::size_t rows, std::size_t vocab, const context& ctx = default_context()) {
+std::size_t cross_entropy_workspace(std::size_t rows, std::size_t vocab, const context& ctx = default_context<B>()) {
   using A = accumulator_t<T>;
   return 2 * workspace::bytes_for<double>(rows) + workspace::bytes_for<std::int64_t>(rows) +
          workspace::bytes_for<A>(vocab) + simd::scratch_workspace<B, A>(vocab, 1, ctx);

@@ -29,7 +29,7 @@ struct kernel<op::mhc_coeffs, backends::generic> {
     backward_on<B, row_backend<B>, T>(dh, x, w, saved, to, opt, more, ctx);
   }
 
-  /// Products by B, rows by R.
+  /// Products by B, rows by R; backward's vectors of tokens by Tokens.
   template <backend B, backend R, element T, element P, element W>
   static void forward_on(in_matrix<T> x, detail::mhc_weight_views<P, W> w, mhc_coefficients<accumulator_t<T>> h,
                          mhc_coeffs_saved<accumulator_t<T>> saved, mhc_coeffs_options opt, context& ctx) {
@@ -67,7 +67,7 @@ struct kernel<op::mhc_coeffs, backends::generic> {
     });
   }
 
-  template <backend B, backend R, element T, element P, element W, element DP>
+  template <backend B, backend R, element T, backend Tokens = R, element P, element W, element DP>
   static void backward_on(mhc_coefficients<const accumulator_t<T>> dh, in_matrix<T> x, detail::mhc_weight_views<P, W> w,
                           mhc_coeffs_saved<const accumulator_t<T>> saved, detail::mhc_gradient_views<T, DP, W> to,
                           mhc_coeffs_options opt, detail::mhc_more<T> more, context& ctx) {
@@ -78,7 +78,7 @@ struct kernel<op::mhc_coeffs, backends::generic> {
     A* const shrink = frame.template take<A>(tokens);
     const vector_view<A> alpha{frame.template take<A>(mixes), mixes};
     for (std::size_t k = 0; k < mixes; ++k) alpha.data[k] = detail::mhc_alpha_of(k, n, w);
-    gradients_of_logits<R, A>(dh, w, saved, g, opt, ctx);
+    gradients_of_logits<Tokens, A>(dh, w, saved, g, opt, ctx);
     const detail::mhc_mix_gradient<A> program{static_cast<A>(x.cols)};
     const A* const rstd = saved.rstd.data();
     if (to.db || to.dalpha) {

@@ -135,14 +135,14 @@ struct mhc_coeffs_wanted {
 /// Bytes of workspace that mhc_coeffs_forward takes, for x of T and phi of P.
 template <class B = default_backend, class T, class P = T>
 std::size_t mhc_coeffs_workspace(std::size_t tokens, std::size_t channels, std::size_t streams,
-                                 const context& ctx = default_context()) {
+                                 const context& ctx = default_context<B>()) {
   return kernel_for<op::mhc_coeffs, B>::template forward_bytes<B, T, P>(tokens, channels, streams, ctx);
 }
 /// Bytes of workspace that mhc_coeffs_backward takes, for dphi of DP.
 template <class B = default_backend, class T, class P = T, class DP = P>
 std::size_t mhc_coeffs_backward_workspace(std::size_t tokens, std::size_t channels, std::size_t streams,
                                           std::size_t tmax = 20, mhc_coeffs_wanted wanted = {},
-                                          const context& ctx = default_context()) {
+                                          const context& ctx = default_context<B>()) {
   return kernel_for<op::mhc_coeffs, B>::template backward_bytes<B, T, P, DP>(tokens, channels, streams, tmax, wanted,
                                                                              ctx);
 }

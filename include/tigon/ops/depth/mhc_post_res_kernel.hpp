@@ -9,14 +9,15 @@ namespace tigon {
 
 /// Bytes of workspace that mhc_post_res_forward takes.
 template <class B = default_backend, class T>
-std::size_t mhc_post_res_workspace(std::size_t channels, std::size_t streams, const context& ctx = default_context()) {
+std::size_t mhc_post_res_workspace(std::size_t channels, std::size_t streams,
+                                   const context& ctx = default_context<B>()) {
   using A = accumulator_t<T>;
   return streams < detail::mhc_terms ? 0 : simd::scratch_workspace<B, A>(channels, 1, ctx);
 }
 /// Bytes of workspace that mhc_post_res_backward takes.
 template <class B = default_backend, class T>
 std::size_t mhc_post_res_backward_workspace(std::size_t channels, std::size_t streams,
-                                            const context& ctx = default_context()) {
+                                            const context& ctx = default_context<B>()) {
   using A = accumulator_t<T>;
   return streams <= detail::mhc_terms ? 0 : simd::scratch_workspace<B, A>(channels, 1, ctx);
 }

@@ -9,7 +9,7 @@ namespace tigon {
 
 /// Bytes of workspace that mhc_pre_forward takes; backward takes none.
 template <class B = default_backend, class T>
-std::size_t mhc_pre_workspace(std::size_t channels, std::size_t streams, const context& ctx = default_context()) {
+std::size_t mhc_pre_workspace(std::size_t channels, std::size_t streams, const context& ctx = default_context<B>()) {
   using A = accumulator_t<T>;
   return streams <= detail::mhc_terms ? 0 : simd::scratch_workspace<B, A>(channels, 1, ctx);
 }

@@ -27,8 +27,6 @@ struct kernel<op::fused_add_rms_norm, backends::generic> {
                        fused_add_rms_norm_gradients<T, vector_view<W>> gradients, rms_norm_options opt, context& ctx) {
     if (dy.data == nullptr) return backward_of_sum<B, T, W>(ds, gradients, opt, ctx);
     opt = detail::options_for_weight(opt, w);
-    if (!detail::holds_products(rstd.data(), s.rows))
-      return backward_in_f64<B, T, W>(dy, ds, s, w, rstd, gradients, opt, ctx);
     detail::with_casting<T>(opt.casting, [&](auto rule) {
       backward_rows<B, rule.value, T, W>(dy, ds, s, w, rstd.data(), gradients, opt, ctx);
     });
@@ -49,16 +47,6 @@ struct kernel<op::fused_add_rms_norm, backends::generic> {
     });
   }
 
-  /// Rows of any size.
-  template <backend B, element T, element W>
-  static void backward_in_f64(in_matrix<T> dy, in_matrix<T> ds, in_matrix<T> s, in_vector<W> w,
-                              std::span<const accumulator_t<T>> rstd,
-                              fused_add_rms_norm_gradients<T, vector_view<W>> to, rms_norm_options opt, context& ctx) {
-    kernel<op::rms_norm, backends::generic>::backward_in_f64<B>(
-        s.rows, detail::rms_norm_reads{dy, s, ds, w, rstd.data()}, to.dx, to.dw, opt, ctx);
-    copy<B, T>(to.dx, to.dr, ctx);
-  }
-
   template <backend B, element T>
   static void copy(matrix_view<const T> dx, matrix_view<T> dr, context& ctx) {
     if (dr.data != nullptr) detail::convert_matrix<B>(dx, dr, ctx);
@@ -76,7 +64,8 @@ struct kernel<op::fused_add_rms_norm, backends::generic> {
   static void backward_rows(matrix_view<const T> dy, matrix_view<const T> ds, matrix_view<const T> s, in_vector<W> w,
                             const A* rstd, fused_add_rms_norm_gradients<T, vector_view<W>> to, rms_norm_options opt,
                             context& ctx) {
-    const detail::fused_add_rms_norm_gradient<C, T, A> program{{static_cast<A>(s.cols), static_cast<A>(opt.offset)}};
+    const detail::fused_add_rms_norm_gradient<C, T, A> program{
+        {static_cast<A>(s.cols), static_cast<A>(opt.offset), static_cast<A>(opt.eps)}};
     reduce_map<B>(ctx, program, reads(dy, s, or_ones(w)), map_reads(or_zeros(ds)), of_rows(rstd), writes(to.dx),
                   adds_to(parameter_gradient<W>{to.dw, opt.dw}));
   }

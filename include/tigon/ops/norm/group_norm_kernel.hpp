@@ -13,6 +13,27 @@ namespace tigon {
 
 namespace detail {
 inline namespace TIGON_ABI {
+/// dx = rstd (w dy - c2 - xh c1),   dw = sum dy xh,   xh = (c - error) rstd,   c1 = mean_j xh w dy,   c2 = mean_j w dy
+/// of a group, whose mean is rounded: error is the mean of c = x - mean. Made of the group's sums of w dy c, w dy and c.
+template <class N>
+struct group_norm_gradient {
+  N rstd, slope, level;
+  double error;
+
+  TIGON_INLINE group_norm_gradient(N r, double n, double product, double sum, double rest, double correction = 1)
+      : rstd(r), error(rest / n) {
+    const double c1 = (product - sum * error) / n * r * correction, c2 = sum / n;
+    slope = static_cast<N>(r * r * c1), level = static_cast<N>(c2 * r - r * r * c1 * error);
+  }
+  /// `scale` is w rstd.
+  template <class V>
+  TIGON_INLINE V dx(V dy, V c, N scale) const {
+    return fma(dy, V(scale), fnma(c, V(slope), V(-level)));
+  }
+  /// Of the sums of dy c and of dy over a channel.
+  TIGON_INLINE double dw(double product, double sum) const { return (product - sum * error) * rstd; }
+};
+
 /// dw += what a sample's channels add to it, db likewise.
 struct sum_of_shares {
   template <class V>
@@ -134,13 +155,11 @@ struct kernel<op::group_norm, backends::generic> {
           row.put(dw_share, k, static_cast<A>(exact ? most : p)), row.put(db_share, k, static_cast<A>(q));
         product += weight(k) * p, sum += weight(k) * q;
       }
-      row.sync();                 // all workers read the shares
-      const double e = rest / n;  // the rounding error of the mean
-      const double c1 = (product - sum * e) / n * r, c2 = sum / n;
-      const A slope = static_cast<A>(r * r * c1), level = static_cast<A>(c2 * r - r * r * c1 * e);
+      row.sync();  // all workers read the shares
+      const detail::group_norm_gradient<A> of(r, n, product, sum, rest);
       for (std::size_t k = 0; k < size; ++k) {
         const A scale = weight(k) * r;
-        const auto result = [=](auto d, auto c) { return fma(d, scale, fnma(c, slope, -level)); };
+        const auto result = [=](auto d, auto c) { return of.dx(d, c, scale); };
         const auto store = [=]() TIGON_LAMBDA {
           row.part(0, positions)
               .map(reads(channel(dy, size, k), channel(x, size, k)), writes(channel(dx, size, k)),
@@ -165,7 +184,7 @@ struct kernel<op::group_norm, backends::generic> {
         } else {
           store();
         }
-        if (row.first()) row.put(dw_share, k, static_cast<A>((own - row.at(db_share, k) * e) * r));
+        if (row.first()) row.put(dw_share, k, static_cast<A>(of.dw(own, row.at(db_share, k))));
       }
     });
   }
@@ -182,29 +201,32 @@ struct kernel<op::group_norm, backends::generic> {
     if (!row.first()) return;
     const std::size_t groups = opt.groups, size = opt.channels / groups, positions = x.cols;
     const double n = static_cast<double>(row.cols), p = detail::scale_of_row(rstd);
-    const auto at = [=](auto m, std::size_t j) {
-      return static_cast<double>(row.at(channel(m, size, j / positions).part, j % positions));
-    };
-    const auto h = [=](std::size_t j) {
-      return at(dy, j) * (w ? static_cast<double>(row.at(w, row.i % groups * size + j / positions)) : 1.0);
-    };
-    const double m = mean * p;
-    double e = 0, c2 = 0;
-    for (std::size_t j = 0; j < row.cols; ++j) e += (at(x, j) * p - m) / n, c2 += h(j) / n;
-    const auto centred = [=](std::size_t j) { return at(x, j) * p - m - e; };
-    detail::sums_along_row sums;
-    for (std::size_t j = 0; j < row.cols; ++j) sums.add(h(j) - c2, centred(j));
     const double r = row.cols == 1 ? 0 : static_cast<double>(rstd) / p;
-    const double c1 = r * r * sums.m_v / n * detail::correction_along_row<A>(sums, n, r, opt.eps * p * p);
+    const auto weight = [=](std::size_t k) {
+      return w ? static_cast<double>(row.at(w, row.i % groups * size + k)) : 1.0;
+    };
+    const auto each = [=](std::size_t k, auto f) {  // of channel k: f(j, dy, c)
+      for (std::size_t j = 0; j < positions; ++j)
+        f(j, static_cast<double>(row.at(channel(dy, size, k).part, j)),
+          static_cast<double>(row.at(channel(x, size, k).part, j)) * p - mean * p);
+    };
+    double sum = 0, rest = 0;
+    detail::sums_along_row sums;
+    for (std::size_t k = 0; k < size; ++k)
+      each(k, [&, wk = weight(k)](std::size_t, double d, double c) { sum += wk * d, rest += c, sums.add(wk * d, c); });
+    const double product = sums.m_v, error = rest / n, mean_h = sum / n;
+    sums = {sums.m_m - sum * mean_h, product - sum * error, sums.v_v - rest * error};
+    const detail::group_norm_gradient<double> of(r, n, product, sum, rest,
+                                                 detail::correction_along_row<A>(sums, n, r, opt.eps * p * p));
     for (std::size_t k = 0; k < size; ++k) {
-      double product = 0, sum = 0;
-      for (std::size_t j = k * positions; j < (k + 1) * positions; ++j) {
-        const double d = at(dy, j), v = centred(j), result = r * (h(j) - c2 - v * c1) * p;
-        product += d * (v * r), sum += d;
-        row.put(channel(dx, size, k).part, j % positions, static_cast<A>(result));
-      }
+      double of_dw = 0, of_db = 0;
+      each(k, [&, scale = weight(k) * r](std::size_t j, double d, double c) {
+        of_dw += d * c, of_db += d;
+        const auto result = of.dx(math::lane<double>(d), math::lane<double>(c), scale).r * p;
+        row.put(channel(dx, size, k).part, j, static_cast<A>(result));
+      });
       if (dw_share.data == nullptr) continue;
-      row.put(dw_share, k, static_cast<A>(product)), row.put(db_share, k, static_cast<A>(sum));
+      row.put(dw_share, k, static_cast<A>(of.dw(of_dw, of_db))), row.put(db_share, k, static_cast<A>(of_db));
     }
   }
 

@@ -5,6 +5,7 @@
 #include <tigon/ops/norm/row_scale.hpp>
 
 #include <array>
+#include <type_traits>
 
 namespace tigon::detail {
 inline namespace TIGON_ABI {
@@ -42,35 +43,56 @@ struct layer_norm_program {
 };
 
 /// h = dy w,   c1 = mean_j xh h,   c2 = mean_j h,   dx = rstd (h - c2 - xh c1),   dw += dy xh,   db += dy
-/// Exact: the rounding error of the saved mean is the mean of x - mean, and xh and its sums are corrected by it.
-template <bool Exact, class A>
+/// Exact: the rounding error of the saved mean is the mean of x - mean, and where it shows, xh and its sums are corrected by
+/// it. Rows whose products leave the range of A are computed in f64, of p x for x, a power of two.
+template <bool Exact, class A, bool InF64 = false>
 struct layer_norm_gradient {
   A cols;
 
+  using number = std::conditional_t<InF64, double, A>;
   struct row {
-    A mean, rstd, c1, c2, error;
+    number mean, rstd, c1, c2, shift;  ///< shift: of xh
+    A saved;                           ///< rstd of the row itself
   };
   /// mean - x, because x - mean would load x first: one more operation that depends on the load.
   template <class V>
-  TIGON_INLINE auto reduce(A mean, A, V dy, V x, V w) const {
-    const V h = dy * w, c = mean - x;
+  TIGON_INLINE auto reduce(A mean, A rstd, V dy, V x, V w) const {
+    const V h = dy * w, c = scaled(V(number(mean)), rstd) - scaled(x, rstd);
     if constexpr (Exact)
       return pack{c * h, h, c};
     else
       return pack{c * h, h};
   }
   template <std::size_t N>
-  TIGON_INLINE row finish(std::array<A, N> s, A mean, A rstd) const {
-    const A error = Exact ? s[N - 1] / cols : A(0);
-    return {mean, rstd, (s[0] - error * s[1]) * rstd / cols, s[1] / cols, error};
+  TIGON_INLINE row finish(std::array<number, N> s, A mean, A rstd) const {
+    const number r = number(rstd) / scaled(number(1), rstd), n = cols;
+    const number error = Exact && shows(mean, rstd) ? s[N - 1] / n : number(0);
+    const number product = error == number(0) ? s[0] : s[0] - error * s[1];
+    return {mean, r, product * r / n, s[1] / n, error * r, rstd};
+  }
+  TIGON_INLINE auto in_f64(const row& of) const
+    requires(!InF64)
+  {
+    return in_f64_if(!holds_products(of.saved), layer_norm_gradient<true, A, true>{cols});
   }
   template <class V>
   TIGON_INLINE pack<V, 3> map(row of, V dy, V x, V w, V dw, V db) const {
-    V c = x - of.mean;
-    if constexpr (Exact) c = c + of.error;
-    const V xh = c * of.rstd;
-    return {{fma(xh, V(of.c1), fma(dy, w, V(-of.c2))) * of.rstd, fma(dy, xh, dw), db + dy}};
+    const V c = scaled(x, of.saved) - scaled(V(of.mean), of.saved);
+    const V xh = Exact ? fma(c, V(of.rstd), V(of.shift)) : c * of.rstd;
+    return {{fma(xh, V(of.c1), fma(dy, w, V(-of.c2))) * number(of.saved), fma(dy, xh, dw), db + dy}};
   }
+
+ private:
+  template <class V>
+  static TIGON_INLINE V scaled(V v, A rstd) {
+    if constexpr (InF64)
+      return v * scale_in_f64(rstd);
+    else
+      return v;
+  }
+  /// Whether the rounding error of a mean, up to 2^-24 of it (f32), shows beside the deviations: where the mean is larger
+  /// than four of them, and in rows of a few columns, whose dx nearly cancels.
+  TIGON_INLINE bool shows(A mean, A rstd) const { return InF64 || cols <= A(16) || math::abs(mean) * rstd > A(4); }
 };
 
 }  // namespace TIGON_ABI

@@ -114,20 +114,17 @@ struct kernel<op::modulated_rms_norm, backends::generic> {
     workspace::frame frame(ctx.workspace());
     const matrix_view<A> weights = group_weights<B, A>(frame, scale, w, opt, ctx);
     const std::size_t bytes = x.rows * x.cols * sizeof(T);
-    const bool in_range = detail::holds_products(rstd, x.rows);
     const auto backward = [=](std::size_t j, context& own) {
       const auto rows = [=](auto m) { return m.rows_from(j * size, size); };
       const vector_view<A> weight = row_of(weights, j);
       const parameter_gradient<S> shift{row_of(dshift, j), opt.dscale};
-      if (cols <= plain::narrow || !in_range)
-        group_in_f64<B>(
-            cols <= plain::narrow ? size : beside,
-            detail::rms_norm_reads{rows(dy), rows(x), in_matrix<T>(), in_vector<A>(weight), rstd + j * size}, rows(dx),
-            weight, shift, opt, own);
+      if (cols <= plain::narrow)
+        group_in_f64<B>(size, detail::rms_norm_reads{rows(dy), rows(x), in_vector<A>(weight), rstd + j * size},
+                        rows(dx), weight, shift, opt, own);
       else
         detail::with_casting<T>(opt.casting, [&](auto rule) {
           backward_group<B, rule.value, T>({rows(dy), bytes}, {rows(x), bytes}, weight, rstd + j * size,
-                                           {rows(dx), bytes}, shift, beside, own);
+                                           {rows(dx), bytes}, shift, {opt.eps, beside}, own);
         });
     };
     if (!side_by_side<B>(groups)) {  // threads inside
@@ -170,12 +167,17 @@ struct kernel<op::modulated_rms_norm, backends::generic> {
     map_rows<B>(ctx, detail::shift_gradient{}, reads(in.dy), writes(), adds_to(dshift), of);
     plain::backward_in_f64<B>(of, in, dx, dw, {.eps = opt.eps, .casting = opt.casting}, ctx);
   }
+  struct rows_and_eps {
+    double eps;
+    simd::rows_of_all rows;
+  };
   template <backend B, casting C, element T, element S, class A>
   static void backward_group(rows_of<const T> dy, rows_of<const T> x, vector_view<A> w, const A* rstd, rows_of<T> dx,
-                             parameter_gradient<S> dshift, simd::rows_of_all rows, context& ctx) {
-    const detail::shifted_rms_norm_gradient<C, T, A> program{{static_cast<A>(x.part.cols), A(0)}};
+                             parameter_gradient<S> dshift, rows_and_eps of, context& ctx) {
+    const detail::shifted_rms_norm_gradient<C, T, A> program{
+        {static_cast<A>(x.part.cols), A(0), static_cast<A>(of.eps)}};
     reduce_map<B>(ctx, program, reads(dy, x, w), of_rows(rstd), writes(dx), adds_to(parameter_gradient<A>{w}, dshift),
-                  rows);
+                  of.rows);
   }
 };
 

@@ -81,16 +81,24 @@ struct shifted_rms_norm_program : inverse_rms<A> {
 };
 
 /// As rms_norm_gradient without an offset;   dshift += dy
-template <casting C, element T, class A>
-struct shifted_rms_norm_gradient : rms_norm_gradient<C, T, A> {
-  template <class V>
-  TIGON_INLINE V reduce(V dy, V x, V weight) const {
-    return dy * weight * x;
+template <casting C, element T, class A, bool InF64 = false>
+struct shifted_rms_norm_gradient : rms_norm_gradient<C, T, A, InF64> {
+  using of_norm = rms_norm_gradient<C, T, A, InF64>;
+  using row = typename of_norm::row;
+
+  TIGON_INLINE auto in_f64(const row& of) const
+    requires(!InF64)
+  {
+    using program = shifted_rms_norm_gradient<C, T, A, true>;
+    return in_f64_if(!this->holds(of), program{{this->cols, this->offset, this->eps}});
   }
   template <class V>
-  TIGON_INLINE pack<V, 3> map(std::array<A, 2> row, V dy, V x, V weight, V dweight, V dshift) const {
-    const auto [rstd, c] = row;
-    return {{fnma(x, V(c), dy * weight * rstd), fma(dy, cast_normalised_again<C, T>(x * rstd), dweight), dshift + dy}};
+  TIGON_INLINE auto reduce(A saved, V dy, V x, V weight) const {
+    return this->products(dy * weight, x, saved);
+  }
+  template <class V>
+  TIGON_INLINE pack<V, 3> map(row of, V dy, V x, V weight, V dweight, V dshift) const {
+    return {{this->without_share_of(of, x, dy * weight * of.rstd), this->dw(of, dy, x, dweight), dshift + dy}};
   }
 };
 

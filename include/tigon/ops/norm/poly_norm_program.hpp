@@ -5,6 +5,7 @@
 #include <tigon/ops/norm/row_scale.hpp>
 
 #include <array>
+#include <type_traits>
 
 namespace tigon::detail {
 inline namespace TIGON_ABI {
@@ -17,16 +18,6 @@ template <class A>
 TIGON_INLINE of_powers<A> rstd_of_powers(A cube, A square, A linear, A n, A eps) {
   return {math::rsqrt(cube / n + eps), math::rsqrt(square / n + eps), math::rsqrt(linear / n + eps)};
 }
-/// What the gradient in f64 needs beside matrices.
-template <class A>
-struct poly_norm_in_f64 {
-  of_powers<A> w;
-  const of_powers<A>* rstd;   ///< as forward saved them
-  matrix_view<double> terms;  ///< of dw_3, dw_2, dw_1 and db: [4, rows]
-  bool all;                   ///< all rows, and their terms of db, which in f32 have the same bits whatever x is
-  double eps;
-};
-
 /// The same of a row that was multiplied by p.
 TIGON_INLINE of_powers<double> rstd_of_scaled_powers(double cube, double square, double linear, double n, double eps,
                                                      double p) {
@@ -100,8 +91,60 @@ TIGON_INLINE bool holds_sixth_powers(A rstd_3) {
   return rstd_3 >= A(1) / extreme && rstd_3 <= extreme;
 }
 
+template <class V>
+TIGON_INLINE pack<V, 3> sixth_fourth_and_second_power(V x) {
+  const V t = x * x;
+  return {{t * t * t, t * t, t}};
+}
+
+/// As poly_norm_program, in f64, of p x for x: a power of two, of the row's first sums, and not so large that eps leaves the
+/// range. Only numbers of f64 have to be scaled.
+template <class A>
+struct poly_norm_program_in_f64 {
+  of_powers<A> w;
+  A bias;
+  double cols, eps;
+
+  struct state {
+    double p = 1;
+    bool measured = sizeof(A) < 8;
+  };
+  struct row {
+    of_powers<double> rstd;
+    polynomial<double> y;
+    double p;
+  };
+  template <class V>
+  TIGON_INLINE pack<V, 3> reduce(V x) const {
+    return sixth_fourth_and_second_power(x);
+  }
+  template <class V>
+  TIGON_INLINE pack<V, 3> reduce(state s, V x) const {
+    return reduce(x * s.p);
+  }
+  TIGON_INLINE bool again(state& s, of_powers<double> sums) const {
+    using range = square_range<double>;
+    const double square = sums[2] / cols;
+    const bool in_range = square >= range::least && square <= range::most;
+    if (s.measured || (s.p != 1 && !(square <= range::most))) return false;
+    s.measured = in_range || s.p != 1;
+    const double size = math::max(math::sqrt(eps) * s.p, math::sqrt(square));
+    s.p *= !s.measured ? (square < range::least ? range::up : range::down) : size == 0 ? 1 : scale_in_f64(1 / size);
+    return true;
+  }
+  TIGON_INLINE row finish(state s, of_powers<double> sums) const {
+    const auto rstd = rstd_of_scaled_powers(sums[0], sums[1], sums[2], cols, eps, s.p);
+    return {rstd, polynomial<double>(w, rstd, bias), s.p};
+  }
+  TIGON_INLINE of_powers<A> save(row of) const { return unscaled<A>(of.rstd, of.p); }
+  template <class V>
+  TIGON_INLINE V map(row of, V x) const {
+    return of.y(x * of.p);
+  }
+};
+
 /// rstd_p = rsqrt(mean x^2p + eps),   y = sum_p w_p x^p rstd_p + b            p = 3, 2, 1
-/// Rows that A does not hold are skipped, but for their rstd_p.
+/// Rows that A does not hold are computed in f64.
 template <class A>
 struct poly_norm_program {
   of_powers<A> w;
@@ -113,15 +156,16 @@ struct poly_norm_program {
   };
   template <class V>
   TIGON_INLINE pack<V, 3> reduce(V x) const {
-    const V t = x * x;
-    return {{t * t * t, t * t, t}};
+    return sixth_fourth_and_second_power(x);
   }
   TIGON_INLINE row finish(of_powers<A> sums) const {
     const auto rstd = rstd_of_powers(sums[0], sums[1], sums[2], cols, eps);
     return {rstd, polynomial<A>(w, rstd, bias)};
   }
   TIGON_INLINE of_powers<A> save(row of) const { return of.rstd; }
-  TIGON_INLINE bool skips(row of) const { return !holds_sixth_powers(of.rstd[0]); }
+  TIGON_INLINE auto in_f64(const row& of) const {
+    return in_f64_if(!holds_sixth_powers(of.rstd[0]), poly_norm_program_in_f64<A>{w, bias, cols, eps});
+  }
   template <class V>
   TIGON_INLINE V map(row of, V x) const {
     return of.y(x);
@@ -129,30 +173,67 @@ struct poly_norm_program {
 };
 
 /// S_p = sum_j dy x^p,   dx = sum_p w_p p x^(p-1) rstd_p (dy - rstd_p^2 S_p / cols x^p)
-/// Saves the row's terms of dw_p, rstd_p S_p, and of db, sum_j dy. Rows that A does not hold are skipped, but for these.
-template <class A>
+/// Saves the row's terms of dw_p, rstd_p S_p, and of db, sum_j dy. Rows that A does not hold, or all, are computed in f64,
+/// of p x for x, a power of two.
+template <class A, bool InF64 = false>
 struct poly_norm_gradient {
   of_powers<A> w;
-  A cols;
+  A cols, eps;
+  bool all;  ///< all rows in f64
 
+  using number = std::conditional_t<InF64, double, A>;
   struct row {
-    of_powers<A> rstd;
-    std::array<A, 4> sums;
-    polynomial_slope<A> dx;
+    of_powers<number> rstd;
+    std::array<number, 4> sums;
+    polynomial_slope<number> dx;
+    number p;
+    bool held;
   };
   template <class V>
-  TIGON_INLINE pack<V, 4> reduce(V dy, V x) const {
-    const V t = dy * x;
-    return {{t * x * x, t * x, t, dy}};
+  TIGON_INLINE auto reduce(of_powers<A> saved, V dy, V x) const {
+    if constexpr (InF64) {
+      const V v = x * scale_in_f64(saved[2]);
+      return simd::joined(simd::joined(products(dy, v), sixth_fourth_and_second_power(v)), pack<V, 1>{{dy * dy}});
+    } else {
+      return products(dy, x);
+    }
   }
-  TIGON_INLINE row finish(std::array<A, 4> s, of_powers<A> rstd) const {
-    return {rstd, s, polynomial_slope<A>(w, rstd, {s[0], s[1], s[2]}, cols)};
+  template <std::size_t N>
+  TIGON_INLINE row finish(std::array<number, N> s, of_powers<A> saved) const {
+    const bool held = !all && holds_sixth_powers(saved[0]);
+    of_powers<number> rstd, shares{s[0], s[1], s[2]};
+    number p = 1;
+    if constexpr (InF64) {
+      p = scale_in_f64(saved[2]);
+      const number n = cols, square = p * p, of_row = eps * square;
+      const of_powers<number> of_power{of_row * square * square, of_row * square, of_row};
+      rstd = saved_of_scaled_powers(saved, {s[4], s[5], s[6]}, n, p);
+      for (std::size_t k = 0; k < 3; ++k)
+        shares[k] *= correction_along_row<A>({s[7], s[k], s[4 + k]}, n, rstd[k], of_power[k]);
+    } else {
+      rstd = saved;
+    }
+    return {rstd, {s[0], s[1], s[2], s[3]}, polynomial_slope<number>(w, rstd, shares, number(cols)), p, held};
   }
-  TIGON_INLINE auto save(row of) const { return terms_of_parameters(of.rstd, of.sums); }
-  TIGON_INLINE bool skips(row of) const { return !holds_sixth_powers(of.rstd[0]); }
+  TIGON_INLINE auto save(const row& of) const { return terms_of_parameters(of.rstd, of.sums); }
+  TIGON_INLINE auto in_f64(const row& of) const
+    requires(!InF64)
+  {
+    return in_f64_if(!of.held, poly_norm_gradient<A, true>{w, cols, eps, all});
+  }
   template <class V>
   TIGON_INLINE V map(row of, V dy, V x) const {
-    return of.dx(dy, x);
+    if constexpr (InF64)
+      return of.dx(dy, x * of.p) * of.p;
+    else
+      return of.dx(dy, x);
+  }
+
+ private:
+  template <class V>
+  static TIGON_INLINE pack<V, 4> products(V dy, V x) {
+    const V t = dy * x;
+    return {{t * x * x, t * x, t, dy}};
   }
 };
 

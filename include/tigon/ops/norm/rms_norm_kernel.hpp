@@ -20,16 +20,15 @@ void with_casting(casting rule, Run run) {
   run(std::integral_constant<casting, casting::none>{});
 }
 
-/// What the gradient reads in f64: matrices, or copies of one of their rows. ds is added to dx, and may be an empty
-/// view.
+/// What the gradient of a row of single numbers reads: matrices, or copies of one of their rows.
 template <class X, class W, class A>
 struct rms_norm_reads {
-  X dy, x, ds;
+  X dy, x;
   vector_view<const W> w;
   const A* rstd;
 };
 template <class X, class W, class A>
-rms_norm_reads(X, X, X, vector_view<const W>, const A*) -> rms_norm_reads<X, W, A>;
+rms_norm_reads(X, X, vector_view<const W>, const A*) -> rms_norm_reads<X, W, A>;
 
 /// The options for this weight: where it is absent, nothing is added to its ones or rounded before them.
 template <class Options, class W>
@@ -57,9 +56,8 @@ struct kernel<op::rms_norm, backends::generic> {
   static void backward(in_matrix<T> dy, in_matrix<T> x, in_vector<W> w, std::span<const accumulator_t<T>> rstd,
                        matrix_view<T> dx, vector_view<W> dw, rms_norm_options opt, context& ctx) {
     opt = detail::options_for_weight(opt, w);
-    if (x.cols <= narrow || !detail::holds_products(rstd.data(), x.rows))
-      return backward_in_f64<B>(x.rows, detail::rms_norm_reads{dy, x, in_matrix<T>(), w, rstd.data()}, dx, dw, opt,
-                                ctx);
+    if (x.cols <= narrow)
+      return backward_in_f64<B>(x.rows, detail::rms_norm_reads{dy, x, w, rstd.data()}, dx, dw, opt, ctx);
     detail::with_casting<T>(opt.casting, [&](auto rule) {
       backward_rows<B, rule.value>(dy, x, or_ones(w), rstd.data(), dx, dw, opt, ctx);
     });
@@ -76,8 +74,12 @@ struct kernel<op::rms_norm, backends::generic> {
   template <backend B, casting C, element T, class Weight, element W, class A>
   static void backward_rows(matrix_view<const T> dy, matrix_view<const T> x, Weight w, const A* rstd, matrix_view<T> dx,
                             vector_view<W> dw, rms_norm_options opt, context& ctx) {
-    const detail::rms_norm_gradient<C, T, A> program{static_cast<A>(x.cols), static_cast<A>(opt.offset)};
+    const auto program = gradient_of<C, T, A>(x.cols, opt);
     reduce_map<B>(ctx, program, reads(dy, x, w), of_rows(rstd), writes(dx), adds_to(parameter_gradient<W>{dw, opt.dw}));
+  }
+  template <casting C, element T, class A, bool InF64 = false>
+  static TIGON_INLINE detail::rms_norm_gradient<C, T, A, InF64> gradient_of(std::size_t cols, rms_norm_options opt) {
+    return {static_cast<A>(cols), static_cast<A>(opt.offset), static_cast<A>(opt.eps)};
   }
 
   /// In a row of a few columns the two terms of dx nearly cancel: there everything is computed in f64.
@@ -85,34 +87,34 @@ struct kernel<op::rms_norm, backends::generic> {
   template <backend B, element T, element W, class A>
   static void backward_in_f64(simd::rows_of_all rows, detail::rms_norm_reads<matrix_view<const T>, W, A> in,
                               matrix_view<T> dx, vector_view<W> dw, rms_norm_options opt, context& ctx) {
-    for_rows<B, A>(ctx, rows, dx.cols, adds_to(parameter_gradient<W>{dw, opt.dw}), [=] TIGON_FN(auto row) TIGON_LAMBDA {
-      if (row.first()) row_in_f64(row, in, dx, row.partial(0), opt);
+    detail::with_casting<T>(opt.casting, [&](auto rule) {
+      const auto program = gradient_of<rule.value, T, A, true>(dx.cols, opt);
+      for_rows<B, A>(ctx, rows, dx.cols, adds_to(parameter_gradient<W>{dw, opt.dw}),
+                     [=] TIGON_FN(auto row) TIGON_LAMBDA {
+                       if (row.first()) row_in_f64(row, program, in, dx, row.partial(0));
+                     });
     });
   }
   /// One row of it. Operands are matrices or what a backend has copied of their row.
-  template <class Row, class X, class W, class DX, class A>
-  static TIGON_INLINE void row_in_f64(const Row& row, const detail::rms_norm_reads<X, W, A>& in, DX dx,
-                                      vector_view<A> dw, rms_norm_options opt) {
-    const X dy = in.dy, x = in.x, ds = in.ds;
-    const vector_view<const W> w = in.w;
-    const A* const rstd = in.rstd;
-    using T = std::remove_const_t<std::remove_pointer_t<decltype(x.data)>>;
-    const bool llama = opt.casting == casting::llama;
-    const double scale = detail::scale_of_row(rstd[row.i]), r = rstd[row.i] / scale;
-    const auto m = [=](std::size_t j) TIGON_LAMBDA {
-      return static_cast<double>(row.at(dy, j)) * (w ? static_cast<double>(row.at(w, j)) + opt.offset : 1.0);
+  template <class Row, class P, class X, class W, class DX, class A>
+  static TIGON_INLINE void row_in_f64(const Row& row, const P& program, const detail::rms_norm_reads<X, W, A>& in,
+                                      DX dx, vector_view<A> dw) {
+    const auto with = [&](std::size_t j, auto f) TIGON_LAMBDA {
+      return f(math::lane<double>(row.at(in.dy, j)), math::lane<double>(row.at(in.x, j)),
+               math::lane<double>(in.w ? row.at(in.w, j) : A(1)));
     };
-    const auto scaled = [=](std::size_t j) TIGON_LAMBDA { return static_cast<double>(row.at(x, j)) * scale; };
-    detail::sums_along_row sums;
-    for (std::size_t j = 0; j < row.cols; ++j) sums.add(m(j), scaled(j));
-    const double n = static_cast<double>(row.cols);
-    const double c = r * r * sums.m_v / n * detail::correction_along_row<A>(sums, n, r, opt.eps * scale * scale);
+    const A rstd = in.rstd[row.i];
+    std::array<double, 3> sums{};
     for (std::size_t j = 0; j < row.cols; ++j) {
-      const double v = scaled(j);
-      const A xh = static_cast<A>(v * r);
-      if (dw) dw.data[j] += static_cast<A>(row.at(dy, j)) * (llama ? static_cast<A>(static_cast<T>(xh)) : xh);
-      const double extra = ds.data != nullptr ? static_cast<double>(row.at(ds, j)) : 0;
-      row.put(dx, j, static_cast<A>(r * (m(j) - v * c) * scale + extra));
+      const auto terms = with(j, [&](auto... v) TIGON_LAMBDA { return program.reduce(rstd, v...); });
+      for (std::size_t k = 0; k < sums.size(); ++k) sums[k] += terms.v[k].r;
+    }
+    const auto value = program.finish(sums, rstd);
+    for (std::size_t j = 0; j < row.cols; ++j) {
+      const math::lane<double> sum(dw ? dw.data[j] : A(0));
+      const auto to = with(j, [&](auto... v) TIGON_LAMBDA { return program.map(value, v..., sum); });
+      row.put(dx, j, static_cast<A>(to.v[0].r));
+      if (dw) dw.data[j] = static_cast<A>(to.v[1].r);
     }
   }
 };

@@ -4,8 +4,8 @@
 
 #include <tigon/ops/norm/row_scale.hpp>
 
-#include <array>
 #include <limits>
+#include <type_traits>
 
 namespace tigon {
 
@@ -80,22 +80,66 @@ struct rms_norm_program : inverse_rms<A> {
 };
 
 /// k = sum_j m x,   c = rstd^3 k / cols,   dx = rstd m - c x,   dw += dy (x rstd)            m = dy (offset + w)
-template <casting C, element T, class A>
+/// Rows whose products leave the range of A are computed in f64, of p x for x, a power of two, with the digits that rstd
+/// lacks (correction_along_row).
+template <casting C, element T, class A, bool InF64 = false>
 struct rms_norm_gradient {
-  A cols, offset;
+  A cols, offset, eps;
 
+  using number = std::conditional_t<InF64, double, A>;
+  struct row {
+    number rstd, c, p;
+  };
   template <class V>
-  TIGON_INLINE V reduce(V dy, V x, V w) const {
-    return dy * (w + offset) * x;
+  TIGON_INLINE auto reduce(A saved, V dy, V x, V w) const {
+    return products(dy * (w + number(offset)), x, saved);
   }
-  TIGON_INLINE std::array<A, 2> finish(A k, A saved) const {
-    const A rstd = canonical(saved);
-    return {rstd, rstd / cols * (rstd * k) * rstd};  // the division does not depend on the reduction
+  template <class Sums>
+  TIGON_INLINE row finish(const Sums& s, A saved) const {
+    const number rstd = canonical(saved), p = InF64 ? number(scale_in_f64(saved)) : number(1), r = rstd / p, n = cols;
+    const auto c_of = [=](number k) { return r / n * (r * k) * r; };  // the division does not depend on the reduction
+    if constexpr (InF64)
+      return {rstd, p * c_of(s[1] * correction_along_row<A>({s[0], s[1], s[2]}, n, r, eps * p * p)), p};
+    else
+      return {rstd, c_of(s), p};
+  }
+  TIGON_INLINE auto in_f64(const row& of) const
+    requires(!InF64)
+  {
+    using program = rms_norm_gradient<C, T, A, true>;
+    return in_f64_if(!holds(of), program{cols, offset, eps});
   }
   template <class V>
-  TIGON_INLINE pack<V, 2> map(std::array<A, 2> row, V dy, V x, V w, V dw) const {
-    const auto [rstd, c] = row;
-    return {{fnma(x, V(c), dy * (w + offset) * rstd), fma(dy, cast_normalised_again<C, T>(x * rstd), dw)}};
+  TIGON_INLINE pack<V, 2> map(row of, V dy, V x, V w, V dw) const {
+    return {{dx(of, dy, x, w), this->dw(of, dy, x, dw)}};
+  }
+  template <class V>
+  TIGON_INLINE V dx(const row& of, V dy, V x, V w) const {
+    return without_share_of(of, x, dy * (w + number(offset)) * of.rstd);
+  }
+  template <class V>
+  static TIGON_INLINE V dw(const row& of, V dy, V x, V sum) {
+    V xh = x * of.rstd;
+    if constexpr (InF64) xh = round_to<A>(xh);
+    return fma(dy, cast_normalised_again<C, T>(xh), sum);
+  }
+
+ protected:
+  TIGON_INLINE bool holds(const row& of) const { return holds_products(static_cast<A>(of.rstd)); }
+  template <class V>
+  static TIGON_INLINE auto products(V m, V x, A saved) {
+    if constexpr (InF64) {
+      const V v = x * scale_in_f64(saved);
+      return pack{m * m, m * v, v * v};
+    } else {
+      return m * x;
+    }
+  }
+  /// rstd m, and what else adds to dx, without c x.
+  template <class V>
+  static TIGON_INLINE V without_share_of(const row& of, V x, V rest) {
+    if constexpr (InF64) x = x * of.p;
+    return fnma(x, V(of.c), rest);
   }
 };
 
@@ -124,13 +168,21 @@ struct fused_add_rms_norm_program : inverse_rms<A> {
 };
 
 /// As rms_norm_gradient of s, and the gradient that s itself received:   dx = rstd m - c s + ds
-template <casting C, element T, class A>
-struct fused_add_rms_norm_gradient : rms_norm_gradient<C, T, A> {
+template <casting C, element T, class A, bool InF64 = false>
+struct fused_add_rms_norm_gradient : rms_norm_gradient<C, T, A, InF64> {
+  using of_norm = rms_norm_gradient<C, T, A, InF64>;
+  using row = typename of_norm::row;
+
+  TIGON_INLINE auto in_f64(const row& of) const
+    requires(!InF64)
+  {
+    using program = fused_add_rms_norm_gradient<C, T, A, true>;
+    return in_f64_if(!this->holds(of), program{{this->cols, this->offset, this->eps}});
+  }
   template <class V>
-  TIGON_INLINE pack<V, 2> map(std::array<A, 2> row, V dy, V s, V w, V ds, V dw) const {
-    const auto [rstd, c] = row;
-    return {
-        {fnma(s, V(c), fma(dy * (w + this->offset), V(rstd), ds)), fma(dy, cast_normalised_again<C, T>(s * rstd), dw)}};
+  TIGON_INLINE pack<V, 2> map(row of, V dy, V s, V w, V ds, V dw) const {
+    const V m = dy * (w + typename of_norm::number(this->offset));
+    return {{this->without_share_of(of, s, fma(m, V(of.rstd), ds)), this->dw(of, dy, s, dw)}};
   }
 };
 

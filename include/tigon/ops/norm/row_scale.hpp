@@ -5,11 +5,11 @@
 #include <tigon/config.hpp>
 #include <tigon/rows/row.hpp>
 
-#include <algorithm>
 #include <array>
-#include <cmath>
-#include <cstddef>
+#include <bit>
+#include <cstdint>
 #include <limits>
+#include <optional>
 
 namespace tigon::detail {
 inline namespace TIGON_ABI {
@@ -49,19 +49,13 @@ TIGON_NOINLINE A rstd_by_scale(Row row, A scale, A eps, F value, X... x) {
   return rstd_of_scaled(squares / static_cast<A>(row.cols) + eps * scale * scale, scale);
 }
 
-/// Whether sums of products with the numbers of a row with this rstd, which are about 1 / rstd, are within the range;
-/// the second form: in all rows of a call, as nearly always. Where not, its gradients are computed in f64. True of NaN,
-/// and of 0, for a row with an infinity.
+/// Whether sums of products with the numbers of a row with this rstd, which are about 1 / rstd, are within the range, as
+/// nearly always. Where not, its gradients are computed in f64. True of NaN, and of 0, for a row with an infinity.
 template <class A>
 TIGON_INLINE bool holds_products(A rstd) {
   constexpr A extreme = sizeof(A) == 8 ? A(0x1p300) : A(0x1p40);
-  return rstd == A(0) || !(rstd < A(1) / extreme || rstd > extreme);
-}
-template <class A>
-bool holds_products(const A* rstd, std::size_t rows) {
-  bool all = true;
-  for (std::size_t i = 0; i < rows; ++i) all &= holds_products(rstd[i]);
-  return all;
+  if (rstd >= A(1) / extreme && rstd <= extreme) return true;
+  return rstd == A(0) || rstd != rstd;
 }
 
 /// The power of two by which a row with such an rstd is multiplied there.
@@ -69,6 +63,21 @@ template <class A>
 TIGON_INLINE A scale_of_row(A rstd) {
   constexpr A up = sizeof(A) == 8 ? A(0x1p520) : A(0x1p64);
   return rstd < A(0x1p-24) ? A(1) / up : rstd > A(0x1p24) ? up : A(1);
+}
+
+/// The power of two that brings a row with this rstd to about 1, where it is computed in f64: of numbers of f64 alone, which
+/// holds all products of others.
+template <class A>
+TIGON_INLINE double scale_in_f64(A rstd) {
+  if constexpr (sizeof(A) < 8) return 1;
+  constexpr std::uint64_t exponent = 0x7ffull << 52;
+  const double power = std::bit_cast<double>(std::bit_cast<std::uint64_t>(static_cast<double>(rstd)) & exponent);
+  return math::min(math::max(power, 0x1p-1022), 0x1p1022);
+}
+/// What in_f64 of a program returns: `program`, if it computes the row.
+template <class P>
+TIGON_INLINE std::optional<P> in_f64_if(bool computes, const P& program) {
+  return computes ? std::optional(program) : std::nullopt;
 }
 
 /// Sums over a row of m^2, m v and v^2.
@@ -93,13 +102,6 @@ TIGON_INLINE double correction_along_row(const sums_along_row& s, double n, doub
   return cancels && agrees ? exact / saved : 1;
 }
 
-/// The power of two that brings a row to about 1, given its largest number; that of the largest number of all if it is
-/// infinite, NaN if it is NaN.
-inline double scale_to_one(double most) {
-  if (most != most) return most;
-  return most == 0 ? 1 : std::scalbn(1.0, -std::clamp(std::ilogb(most), -1022, 1022));
-}
-
 /// Mean and variance of a row from the sums of c = scale * x - about and of c^2, first with about = 0. Where the mean
 /// is further from `about` than the deviation, the second sum has lost digits. Then both are computed again about the
 /// rounded mean, and once more where the error of that mean still shows. Where squares leave the range of A, they are
@@ -109,6 +111,8 @@ struct row_moments {
   A scale = A(1), about = A(0);
   S mean = S(0), square = S(0);  ///< of c and c^2
 
+  /// Begins about a number near the mean, for a driver that has one before the first reduction.
+  TIGON_INLINE void begin_about(A guess) { about = math::abs(guess) <= square_range<A>::small_mean ? guess : A(0); }
   /// Takes the sums, divided by the columns; true if the row has to be reduced once more. In a row of `few` columns,
   /// whose dx nearly cancels, it has to be, about the mean.
   TIGON_INLINE bool again(S mean_of, S square_of, S eps, bool few) {

@@ -101,25 +101,14 @@ struct normed_head {
   TIGON_INLINE void backward(Row row, const T* dy, const T* from, row_at<T> dx, vector_view<A> dw,
                              vector_view<A> g) const {
     const in_vector<T> x{from, dim()};
-    const A add = offset, n = rms.cols;
     const std::array<A, 2> sums = rotate_back(row, dy, from, g);
-    const A k = sums[1], r = canonical(rstd_of_head(row, x, rms, sums[0]));
-    if (!holds_products(r)) {
-      if (row.first()) backward_in_f64<C>(row, x, dx, dw, g, r);
-      return;
-    }
-    const A c = r / n * (r * k) * r;
-    const auto dx_of = [=](auto u, auto d, auto f) TIGON_LAMBDA { return fnma(u, decltype(u)(c), d * (f + add) * r); };
-    const auto dw_of = [=](auto u, auto d, auto sum)
-                           TIGON_LAMBDA { return fma(d, cast_normalised_again<C, T>(u * r), sum); };
-    if (dw.data == nullptr)
-      row.map(reads(x, g, or_ones(w)), writes(dx), dx_of);
-    else if (dx.data == nullptr)
-      row.map(reads(x, g, dw), writes(dw), dw_of);
+    const A r = rstd_of_head(row, x, rms, sums[0]);
+    const rms_norm_gradient<C, T, A> program{rms.cols, offset, rms.eps};
+    const auto value = program.finish(sums[1], r);
+    if (const auto wide = program.in_f64(value))
+      gradients_in_f64(row, *wide, r, x, g, dx, dw);
     else
-      row.map(reads(x, g, or_ones(w), dw), writes(dx, dw), [=](auto u, auto d, auto f, auto sum) TIGON_LAMBDA {
-        return pack{dx_of(u, d, f), dw_of(u, d, sum)};
-      });
+      gradients(row, program, value, x, g, dx, dw);
   }
 
  private:
@@ -135,26 +124,26 @@ struct normed_head {
                               writes(row_at<Y>{to.data + first_of_rest(), to.bytes}), [](auto v) { return v; });
   }
 
-  /// Where sums of products leave the range of A.
-  template <casting C, class Row, class T>
-  TIGON_NOINLINE void backward_in_f64(Row row, in_vector<T> x, row_at<T> dx, vector_view<A> dw, vector_view<A> g,
-                                      A of_row) const {
-    const double n = static_cast<double>(dim()), scale = scale_of_row(of_row);
-    const double r = static_cast<double>(of_row) / scale;
-    const auto m = [&](std::size_t j) {
-      return static_cast<double>(g.data[j]) *
-             (w ? static_cast<double>(row.at(w, j)) + static_cast<double>(offset) : 1.0);
-    };
-    const auto scaled = [&](std::size_t j) { return static_cast<double>(row.at(x, j)) * scale; };
-    double k = 0;
-    for (std::size_t j = 0; j < dim(); ++j) k += m(j) * scaled(j);
-    const double c = r * r * k / n;
-    for (std::size_t j = 0; j < dim(); ++j) {
-      const double v = scaled(j);
-      const A xh = static_cast<A>(v * r);
-      if (dw.data != nullptr) dw.data[j] += g.data[j] * (C == casting::llama ? static_cast<A>(static_cast<T>(xh)) : xh);
-      if (dx.data != nullptr) dx.data[j] = static_cast<T>(static_cast<A>(r * (m(j) - v * c) * scale));
-    }
+  template <class Row, class P, class X, class T>
+  TIGON_INLINE void gradients(Row row, const P& program, const typename P::row& of, X x, vector_view<A> g, row_at<T> dx,
+                              vector_view<A> dw) const {
+    const auto dx_of = [=](auto u, auto d, auto f) TIGON_LAMBDA { return program.dx(of, d, u, f); };
+    const auto dw_of = [=](auto u, auto d, auto sum) TIGON_LAMBDA { return program.dw(of, d, u, sum); };
+    if (dw.data == nullptr)
+      row.map(reads(x, g, or_ones(w)), writes(dx), dx_of);
+    else if (dx.data == nullptr)
+      row.map(reads(x, g, dw), writes(dw), dw_of);
+    else
+      row.map(reads(x, g, or_ones(w), dw), writes(dx, dw), [=](auto u, auto d, auto f, auto sum) TIGON_LAMBDA {
+        return pack{dx_of(u, d, f), dw_of(u, d, sum)};
+      });
+  }
+  template <class Row, class P, class T>
+  TIGON_NOINLINE void gradients_in_f64(Row row, P program, A r, in_vector<T> x, vector_view<A> g, row_at<T> dx,
+                                       vector_view<A> dw) const {
+    const auto sums = row.sum(reads(tigon::in_f64(x), g, or_ones(w)),
+                              [=](auto u, auto d, auto f) TIGON_LAMBDA { return program.reduce(r, d, u, f); });
+    gradients(row, program, program.finish(sums, r), tigon::in_f64(x), g, dx, dw);
   }
 };
 

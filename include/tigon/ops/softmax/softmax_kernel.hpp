@@ -29,7 +29,7 @@ struct kernel<op::softmax, backends::generic> {
 
 /// Bytes of workspace that softmax_forward takes.
 template <class B = default_backend, class T>
-std::size_t softmax_workspace(std::size_t cols, const context& ctx = default_context()) {
+std::size_t softmax_workspace(std::size_t cols, const context& ctx = default_context<B>()) {
   return detail::below_max_workspace<B, accumulator_t<T>>(cols, ctx);
 }
 

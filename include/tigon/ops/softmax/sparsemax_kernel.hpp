@@ -130,13 +130,13 @@ struct kernel<op::sparsemax, backends::generic> {
 
 /// Bytes of workspace that sparsemax_forward takes along the columns.
 template <class B = default_backend, class T>
-std::size_t sparsemax_workspace(std::size_t cols, const context& ctx = default_context()) {
+std::size_t sparsemax_workspace(std::size_t cols, const context& ctx = default_context<B>()) {
   return simd::scratch_workspace<B, accumulator_t<T>>(cols, 1, ctx);
 }
 
 /// Bytes of workspace that sparsemax_forward takes along an axis with `inner` elements behind it.
 template <class B = default_backend, class T>
-std::size_t sparsemax_workspace(std::size_t axis, std::size_t inner, const context& ctx = default_context()) {
+std::size_t sparsemax_workspace(std::size_t axis, std::size_t inner, const context& ctx = default_context<B>()) {
   using tiles = detail::column_tiles<B>;
   const detail::sparsemax_columns::scratch_lines in(axis);
   return simd::scratch_workspace<B, accumulator_t<T>>(tiles::width_of_tops(axis, inner), in.lines(), ctx);

@@ -65,7 +65,7 @@ template <class F, class... X>
 struct declared_reduction {
   F f;
   std::tuple<X...> x;
-  explicit declared_reduction(F function, X... operands) : f(function), x(operands...) {}
+  declared_reduction(F function, const std::tuple<X...>& operands) : f(function), x(operands) {}
 
   template <class B>
   static constexpr std::size_t sums = pack_size<decltype(std::declval<F>()(0)(
@@ -159,6 +159,17 @@ struct row_value : imperative_reduction {
   }
 };
 
+// row.map to these outputs and to K partial sums of the row.
+template <std::size_t K, class Row, class... X, class... Y, class F>
+TIGON_INLINE void map_with_partials(const Row& row, const std::tuple<X...>& x, const std::tuple<Y...>& y, F f) {
+  const auto map = [&]<std::size_t... k>(std::index_sequence<k...>, auto... from) TIGON_LAMBDA {
+    std::apply([&](auto... to)
+                   TIGON_LAMBDA { row.map(reads(from..., row.partial(k)...), writes(to..., row.partial(k)...), f); },
+               y);
+  };
+  std::apply([&](auto... from) TIGON_LAMBDA { map(std::make_index_sequence<K>{}, from...); }, x);
+}
+
 // Map of a row, which may add to parameter gradients. For row i and the value of its reduction,
 //   f(i, value)(x[j]..., sums[j]...)
 // is a pack of the outputs at column j, and of the sums with what this row adds to them.
@@ -170,26 +181,16 @@ struct declared_map {
   static constexpr std::size_t matrices = matrices_of<X...>, vectors = sizeof...(X) - matrices;
   static constexpr std::size_t outputs = output_rows<Out>;
   static constexpr std::size_t element_bytes = narrowest({output_bytes<Out>, matrix_bytes<X>...});
-  template <class B>
-  using vec_type = vec_of<B, X...>;
-  explicit declared_map(Out y, F function, X... operands) : out(y), f(function), x(operands...) {}
+  declared_map(Out y, F function, const std::tuple<X...>& operands) : out(y), f(function), x(operands) {}
 
-  // One row, or a part of one.
-  template <class Row, class Value, class... Sums>
-  TIGON_INLINE void one(const Row& row, Value value, Sums... sums) const {
+  // One row, or a part of one, with K sums. False where it is left alone.
+  template <std::size_t K, class Row, class Value>
+  TIGON_INLINE bool one(const Row& row, Value value) const {
     const auto of_row = f(row.i, value);
     if constexpr (requires { of_row.skipped(); })
-      if (of_row.skipped()) return only_side_work(row);
-    std::apply([&](auto... from) TIGON_LAMBDA { row.map(reads(from..., sums...), with_sums(out, sums...), of_row); },
-               x);
-  }
-  template <class Y, class... Sums>
-  static TIGON_INLINE writes<Y, Sums...> with_sums(Y output, Sums... sums) {
-    return writes<Y, Sums...>(output, sums...);
-  }
-  template <class... Y, class... Sums>
-  static TIGON_INLINE writes<Y..., Sums...> with_sums(writes<Y...> to, Sums... sums) {
-    return std::apply([&](auto... y) TIGON_LAMBDA { return writes<Y..., Sums...>(y..., sums...); }, to.y);
+      if (of_row.skipped()) return only_side_work(row), false;
+    map_with_partials<K>(row, x, out.y, of_row);
+    return true;
   }
 
   // Rows [i, i + R) at once: their sums stay in registers from row to row. False, and nothing done, where the outputs
@@ -208,7 +209,7 @@ struct declared_map {
       const std::array of_rows{f(i + r, values(r))...};
       if constexpr (requires { of_rows[0].skipped(); })
         if ((of_rows[r].skipped() || ...)) return false;
-      return map_together<B, Prefetches>(cols, std::array{sink(out, {i + r, 0})...}, of_rows,
+      return map_together<B, Prefetches>(cols, std::array{sink(std::get<0>(out.y), {i + r, 0})...}, of_rows,
                                          std::array{sources(i + r)...}, sums...);
     }(std::make_index_sequence<R>{});
   }

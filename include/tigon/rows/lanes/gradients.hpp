@@ -60,10 +60,13 @@ class program_tasks {
         if (first == begin) reduce_first(first, n, now);
         std::fill(next, next + n, totals{});
       }
+      bool all;
       if constexpr (plan.column_blocks)
-        map_blocks(first, n, end, own, now, next);
+        all = map_blocks(first, n, end, own, now, next);
       else
-        map_rows_of(first, n, own, now);
+        all = map_rows_of(first, n, own, now);
+      if constexpr (requires { fn_.f.map_in_f64(row_worker<B, A>(0, 0), Reduction::template value<A>(now[0])); })
+        if (!all) map_in_f64(first, n, own, now);
       if constexpr (shares_loop) std::copy(next, next + n, now);
       total.next(own);
     }
@@ -80,9 +83,10 @@ class program_tasks {
             .template run<B::row.unroll>(std::min(B::row.block_cols, cols_ - column));
   }
 
-  // A group row by row, R at a time where possible.
-  TIGON_INLINE void map_rows_of(std::size_t first, std::size_t n, A* own, const totals (&now)[most]) const {
+  // A group row by row, R at a time where possible. False where rows are left alone.
+  TIGON_INLINE bool map_rows_of(std::size_t first, std::size_t n, A* own, const totals (&now)[most]) const {
     std::size_t k = 0;
+    bool all = true;
     if constexpr (R > 1) {
       const auto together = [&]() TIGON_LAMBDA {
         return [&]<std::size_t... p>(std::index_sequence<p...>) TIGON_LAMBDA {
@@ -95,37 +99,48 @@ class program_tasks {
       while (k + R <= n && together()) k += R;
     }
     for (; k < n; ++k)
-      map_one(worker({first + k, 0, 1, ahead_, plan.prefetches}, cols_, {own, nullptr, stride_}),
-              Reduction::template value<A>(now[k]));
+      all &= map_one(worker({first + k, 0, 1, ahead_, plan.prefetches}, cols_, {own, nullptr, stride_}),
+                     Reduction::template value<A>(now[k]));
+    return all;
   }
 
   // A group block by block; in a shared loop its map reduces the rows of the next group, into `next`.
-  TIGON_INLINE void map_blocks(std::size_t first, std::size_t n, std::size_t end, A* own, const totals (&now)[most],
+  TIGON_INLINE bool map_blocks(std::size_t first, std::size_t n, std::size_t end, A* own, const totals (&now)[most],
                                [[maybe_unused]] totals (&next)[most]) const {
+    bool all = true;
     for (std::size_t column = 0; column < cols_; column += B::row.block_cols)
       for (std::size_t k = 0; k < n; ++k) {
         const std::size_t i = first + k, width = std::min(B::row.block_cols, cols_ - column);
         if constexpr (shares_loop) {
           // The last rows reduce themselves, for nothing.
           const std::size_t later = i + group_ < end ? i + group_ : i;
-          map_one(worker({i, column}, width, {own, nullptr, stride_},
-                         reduction_.template side_work<B>(later, column, next[k].data())),
-                  Reduction::template value<A>(now[k]));
+          all &= map_one(worker({i, column}, width, {own, nullptr, stride_},
+                                reduction_.template side_work<B>(later, column, next[k].data())),
+                         Reduction::template value<A>(now[k]));
         } else {
-          map_one(worker({i, column}, width, {own, nullptr, stride_}), Reduction::template value<A>(now[k]));
+          all &= map_one(worker({i, column}, width, {own, nullptr, stride_}), Reduction::template value<A>(now[k]));
         }
       }
+    return all;
+  }
+
+  // The rows of a group that its map has left alone.
+  TIGON_INLINE void map_in_f64(std::size_t first, std::size_t n, A* own, const totals (&now)[most]) const {
+    for (std::size_t k = 0; k < n; ++k)
+      [&]<std::size_t... p>(std::index_sequence<p...>) TIGON_LAMBDA {
+        fn_.f.map_in_f64(row_worker<B, A>({first + k, 0}, cols_), Reduction::template value<A>(now[k]),
+                         vector_view<A>{own + p * stride_, cols_}...);
+      }(std::make_index_sequence<K>{});
   }
 
   template <class Row, class Value>
-  TIGON_INLINE void map_one(const Row& row, Value value) const {
+  TIGON_INLINE bool map_one(const Row& row, Value value) const {
     if constexpr (is_declared_map<F>)
-      [&]<std::size_t... k>(std::index_sequence<k...>)
-          TIGON_LAMBDA { fn_.one(row, value, row.partial(k)...); }(std::make_index_sequence<K>{});
+      return fn_.template one<K>(row, value);
     else if constexpr (Reduction::reduction == reduction_kind::declared)
-      fn_(row, value);
+      return fn_(row, value), true;
     else
-      fn_(row);
+      return fn_(row), true;
   }
 
   const Reduction& reduction_;
@@ -137,10 +152,10 @@ class program_tasks {
 // without a declared reduction by fn(row). The order in which rows are reduced and mapped is that of the plan
 // (rows/lanes/schedule.hpp).
 template <class B, class A, class Reduction, class F, class... T>
-void run_with_sums(context& ctx, rows_of_all of, std::size_t cols, bool makes_sums, Reduction reduction, F fn,
-                   parameter_gradient<T>... out) {
-  // Without sums, tasks are those of any other loop over rows.
+void run_rows(context& ctx, rows_of_all of, std::size_t cols, Reduction reduction, F fn, adds_to<T...> gradients) {
+  // Without sums, tasks are those of any other loop over rows. Programs that nobody wants sums of have none.
   constexpr bool any_tasks = sizeof...(T) == 0 && Reduction::reduction != reduction_kind::declared;
+  const bool makes_sums = is_declared_map<F> || gradients.wanted();
   const std::size_t partials_of = partial_tasks<B>(of), row = workspace::padded<A>(cols);
   const std::size_t per_task = any_tasks ? rows_per_task<B>(of.count, cols) : rows_per_partial(of.count, partials_of);
   const std::size_t tasks = any_tasks ? tigon::detail::ceil_div(of.count, per_task) : partials_of;
@@ -155,23 +170,14 @@ void run_with_sums(context& ctx, rows_of_all of, std::size_t cols, bool makes_su
     program.run(task, partials + task * sums * row);
     stream_fence();
   });
-  if (partials != nullptr) combine_partial_rows<B>(ctx, cols, static_cast<const A*>(partials), tasks, sums, out...);
-}
-template <class B, class A, class Reduction, class F, class... T>
-void run_with_partials(context& ctx, rows_of_all of, std::size_t cols, Reduction reduction, F fn,
-                       parameter_gradient<T>... out) {
-  run_with_sums<B, A>(ctx, of, cols, true, reduction, fn, out...);
+  if (partials != nullptr) combine_partial_rows<B>(ctx, cols, static_cast<const A*>(partials), tasks, sums, gradients);
 }
 
 }  // namespace detail
 
 template <class B, class A, class F, class... T>
 void for_rows(context& ctx, rows_of_all rows, std::size_t cols, adds_to<T...> gradients, F fn) {
-  std::apply(
-      [&](auto... g) {
-        detail::run_with_sums<B, A>(ctx, rows, cols, gradients.wanted(), detail::imperative_reduction{}, fn, g...);
-      },
-      gradients.g);
+  detail::run_rows<B, A>(ctx, rows, cols, detail::imperative_reduction{}, fn, gradients);
 }
 
 }  // namespace TIGON_ABI

@@ -35,22 +35,16 @@ struct prefetching {
   TIGON_INLINE void finish(const state (&)[U]) const {}
 };
 
-// Sources with a row for every row of the program.
+// Sources with a row for every row of the program; of vectors, which are the same for every row; of a number; of rows that
+// reductions prefetch.
 template <class Source>
-inline constexpr bool has_rows = false;
-template <class T>
-inline constexpr bool has_rows<row_source<T, true>> = true;
+inline constexpr bool has_rows = requires { requires Source::has_rows; };
 template <class Source>
-inline constexpr bool has_rows<read_again_source<Source>> = has_rows<Source>;
+inline constexpr bool is_vector = requires { requires Source::is_vector; };
 template <class Source>
-inline constexpr bool has_rows<f64_source<Source>> = has_rows<Source>;
-// Vectors, which are the same for every row.
+inline constexpr bool is_constant = requires { requires Source::is_constant; };
 template <class Source>
-inline constexpr bool is_vector = false;
-template <class T>
-inline constexpr bool is_vector<row_source<T, false>> = true;
-template <class T>
-inline constexpr bool is_vector<optional_source<T, false>> = true;
+inline constexpr bool is_read_again = requires { requires Source::is_read_again; };
 template <class... Source>
 inline constexpr std::size_t with_rows = (std::size_t{has_rows<Source>} + ... + 0);
 

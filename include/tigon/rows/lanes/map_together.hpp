@@ -85,7 +85,7 @@ struct rows_step<V, R, U, K, F, std::tuple<Source...>> {
 template <class B, bool Prefetches, class Sink, std::size_t R, class F, class... Source, class... A>
 TIGON_INLINE bool map_together(std::size_t cols, const std::array<Sink, R>& y, const std::array<F, R>& f,
                                const std::array<std::tuple<Source...>, R>& x, A*... sums) {
-  using V = write_vec<B, std::tuple<Sink>, Source...>;
+  using V = vec_of_elements<B, typename Source::element_type..., typename Sink::element_type>;
   constexpr std::size_t N = V::size, U = std::min<std::size_t>(B::row.unroll, 2), K = sizeof...(A);
   // Compilers keep what is loaded after a store behind it. Rows of 16 bits, which compute for longer, mix the vectors of a
   // step and store their sums at its end; wider ones are bandwidth-bound, and go on vector by vector.

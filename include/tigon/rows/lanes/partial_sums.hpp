@@ -76,7 +76,8 @@ A* half_a_page_on(A* p) {
 
 template <class B, class A>
 constexpr std::size_t partials_workspace(rows_of_all rows, std::size_t cols, std::size_t count) {
-  return tigon::detail::most_of_parts<B>([=]<class P>() {
+  return tigon::detail::most_of_parts<B>([=]<class P>() -> std::size_t {
+    if constexpr (rows::sums_programs<P>) return P::rows::template partials_workspace<A>(rows.count, cols, count);
     const std::size_t tasks = detail::partial_tasks<P>(rows);
     const std::size_t sums = rows_per_sum(detail::rows_per_partial(rows.count, tasks));
     return workspace::bytes_for<A>(workspace::product(tasks, count, sums, workspace::padded<A>(cols)) +
@@ -141,14 +142,17 @@ struct partial_rows {
 // The k-th gradient is made of the k-th partial rows; `sums` rows a task.
 template <class B, class A, class... T>
 void combine_partial_rows(context& ctx, std::size_t cols, const A* partials, std::size_t tasks, std::size_t sums,
-                          parameter_gradient<T>... out) {
+                          adds_to<T...> gradients) {
   const std::size_t row = workspace::padded<A>(cols);
   constexpr std::size_t width = 1024;  // columns of a task: a whole number of vectors of every engine
   static_assert(tigon::detail::loops_on_host<B>());
   ctx.executor().run(tigon::detail::ceil_div(cols, width), [&](std::size_t task, std::size_t) {
     [[maybe_unused]] const std::size_t begin = task * width, end = std::min(cols, begin + width);
     std::size_t k = 0;
-    (partial_rows<B, A, T>{partials + k++ * row, tasks, sums * row, out}.combine(begin, end), ...);
+    const auto combine = [&]<class G>(parameter_gradient<G> g) {
+      partial_rows<B, A, G>{partials + k++ * row, tasks, sums * row, g}.combine(begin, end);
+    };
+    std::apply([&](auto... g) { (combine(g), ...); }, gradients.g);
   });
 }
 

@@ -22,15 +22,6 @@ TIGON_INLINE rows_of_all rows_beside(rows_of_all rows, Group... groups) {
   return rows;
 }
 
-template <class Y>
-TIGON_INLINE Y sole_output(writes<Y> out) {
-  return std::get<0>(out.y);
-}
-template <class... Y>
-TIGON_INLINE writes<Y...> sole_output(writes<Y...> out) {
-  return out;
-}
-
 // A row of zeros in each output.
 template <class Row, class... Y>
 TIGON_INLINE void clear_outputs(const Row& row, const std::tuple<Y...>& outputs) {
@@ -49,9 +40,10 @@ struct row_mapping {
   TIGON_INLINE auto operator()(V... x) const {
     return detail::apply([&](const auto&... of_row) TIGON_LAMBDA { return as_pack(p.map(of_row..., x...)); }, value);
   }
+  static constexpr bool in_f64 = has_rows_in_f64<P, Value...>;
   TIGON_INLINE bool skipped() const {
-    if constexpr (skips_rows<P, Value...>)
-      return p.skips(std::get<0>(value));
+    if constexpr (in_f64)
+      return p.in_f64(std::get<0>(value)).has_value();
     else
       return false;
   }
@@ -67,9 +59,7 @@ TIGON_INLINE auto mapping(const P& p, const Value&... value) {
 }
 
 template <class Group>
-inline constexpr bool is_adds_to = false;
-template <class... T>
-inline constexpr bool is_adds_to<adds_to<T...>> = true;
+concept is_adds_to = requires(Group group) { group.wanted(); };
 
 // A backward pass without parameter gradients: it reads what forward saved of each row, and reduces several matrices.
 // It runs as one with gradients does, so that its map can share a loop with the reduction of later rows.
@@ -112,17 +102,6 @@ TIGON_INLINE bool begins_with(matrix_view<T> y, X x) {
     return false;
 }
 
-// The plan of a program with an output that needs no reduction.
-template <class B, class V, class T, std::size_t Sums, class Out, class... X>
-inline constexpr program_plan direct_plan = plan_of<B, row_shape{.pass = row_pass::program,
-                                                                 .matrices = matrices_of<X...>,
-                                                                 .vectors = sizeof...(X) - matrices_of<X...>,
-                                                                 .sums = Sums,
-                                                                 .element_bytes = sizeof(T),
-                                                                 .lanes = V::size,
-                                                                 .reduction = reduction_kind::imperative,
-                                                                 .outputs = 1 + output_rows<Out>}>;
-
 // Whether there are rows and each begins at a cache line: a sum that map_sum makes while it writes them has the bits of
 // one that is made alone, whether they are written past the caches or not.
 template <class T>
@@ -144,19 +123,6 @@ TIGON_INLINE auto reduced_and_written(const Bound& bound, const Row& row, reads<
   return row.map_sum(in, direct, direct_and_reduce{bound.p, bound.template reduction<sizeof...(X)>(row.i)});
 }
 
-// row.map to these outputs and to the row's partial sums.
-template <class Row, class... X, class... Y, class F, std::size_t... k>
-TIGON_INLINE void map_with_partials(const Row& row, const std::tuple<X...>& x, const std::tuple<Y...>& y, F f,
-                                    std::index_sequence<k...>) {
-  const auto operands = std::tuple_cat(x, std::make_tuple(row.partial(k)...));
-  const auto outputs = std::tuple_cat(y, std::make_tuple(row.partial(k)...));
-  std::apply(
-      [&](auto... from) TIGON_LAMBDA {
-        std::apply([&](auto... to) TIGON_LAMBDA { row.map(reads(from...), writes(to...), f); }, outputs);
-      },
-      operands);
-}
-
 struct extents_of_all {
   rows_of_all rows;
   std::size_t cols;
@@ -167,33 +133,37 @@ struct extents_of_all {
 template <class B, bool Declared, class Bound, class... X, class... M, class... Y, class T, class... G>
 void reduce_map_direct(context& ctx, const Bound& bound, reads<X...> in, map_reads<M...> more, writes<Y...> out,
                        reduce_writes<matrix_view<T>> direct, adds_to<G...> gradients, extents_of_all of) {
+  static_assert(sizeof...(Y) != 0, "tigon: a program with parameter gradients and reduce_writes has writes");
   using V = vec_of<B, X...>;
-  constexpr program_plan plan = direct_plan<B, V, T, sizeof...(G), writes<Y...>, X..., M...>;
+  constexpr std::size_t matrices = matrices_of<X..., M...>;
+  constexpr program_plan plan = plan_of<B, row_shape{.pass = row_pass::program,
+                                                     .matrices = matrices,
+                                                     .vectors = sizeof...(X) + sizeof...(M) - matrices,
+                                                     .sums = sizeof...(G),
+                                                     .element_bytes = sizeof(T),
+                                                     .lanes = V::size,
+                                                     .reduction = reduction_kind::imperative,
+                                                     .outputs = 1 + output_rows<writes<Y...>>}>;
   const matrix_view<T> first = std::get<0>(direct.y);
   const auto operands = std::tuple_cat(in.x, more.x);
   const auto both = std::tuple_cat(direct.y, out.y);
-  constexpr std::make_index_sequence<sizeof...(G)> partials;
-  const auto run = [&](auto reduction, auto program) {
-    std::apply(
-        [&](auto... g) {
-          run_with_partials<B, typename V::value_type>(ctx, of.rows, of.cols, reduction, program, g...);
-        },
-        gradients.g);
+  constexpr std::size_t K = sizeof...(G);
+  const auto run = [&](auto reduction, auto map) {
+    run_rows<B, typename V::value_type>(ctx, of.rows, of.cols, reduction, map, gradients);
   };
   if constexpr (plan.reduce_writes)
     if (reduction_may_write(first, std::tuple_cat(operands, out.y)))
       return run(imperative_reduction{}, [=] TIGON_FN(auto row) {
         const auto sum = reduced_and_written(bound, row, in, writes(first));
-        map_with_partials(row, operands, out.y, mapping<V>(bound.p, bound.value_after(row, sum, in)), partials);
+        map_with_partials<K>(row, operands, out.y, mapping<V>(bound.p, bound.value_after(row, sum, in)));
       });
   const auto map = [=](const auto& row, const auto& from, auto value) TIGON_LAMBDA {
     const auto of_row = mapping<V>(bound.p, value);
-    map_with_partials(row, from, both, direct_and_map<sizeof...(X), std::remove_const_t<decltype(of_row)>>{of_row},
-                      partials);
+    map_with_partials<K>(row, from, both, direct_and_map<sizeof...(X), std::remove_const_t<decltype(of_row)>>{of_row});
   };
   if constexpr (Declared) {
     const auto reduction = [=](std::size_t i) TIGON_LAMBDA { return bound.template reduction<sizeof...(X)>(i); };
-    run(std::apply([&](auto... x) { return declared_reduction(reduction, x...); }, in.x),
+    run(declared_reduction(reduction, in.x),
         [=] TIGON_FN(auto row, auto sum) { map(row, operands, bound.finished(row.i, sum)); });
   } else {
     const auto again = std::apply([](auto... x) { return reads(reduced_first(x)...); }, in.x);
@@ -202,11 +172,20 @@ void reduce_map_direct(context& ctx, const Bound& bound, reads<X...> in, map_rea
   }
 }
 
-// The map of a program: map_of(i, what the reduction made) is its function for row i.
-template <class MapOf, class... Y, class... X>
-auto map_program(MapOf map_of, writes<Y...> out, const std::tuple<X...>& operands) {
-  return std::apply([&](auto... x) { return declared_map(sole_output(out), map_of, x...); }, operands);
-}
+// map_of, and what computes the rows that it leaves alone.
+template <class MapOf, class Bound, class... Group>
+struct maps_in_f64 : MapOf {
+  Bound bound;
+  std::tuple<Group...> groups;
+  maps_in_f64(MapOf map_of, const Bound& program, Group... all) : MapOf(map_of), bound(program), groups(all...) {}
+
+  template <class Row, class Made, class... Sums>
+    requires(std::invoke_result_t<MapOf, std::size_t, Made>::in_f64)
+  TIGON_INLINE void map_in_f64(const Row& row, const Made& made, Sums... sums) const {
+    const auto value = std::get<0>((*this)(row.i, made).value);
+    std::apply([&](auto... group) { map_if_in_f64(row, bound, value, group..., sums...); }, groups);
+  }
+};
 
 // No map: the reduction alone, which stores what needs no reduction.
 template <class B, class Bound, class... X, class... Y, class... F>
@@ -229,22 +208,20 @@ void reduce_and_map(context& ctx, const Bound& bound, reads<X...> in, map_reads<
                     adds_to<T...> gradients, extents_of_all of) {
   using V = vec_of<B, X...>;
   const auto run = [&](auto reduction, auto map) {
-    std::apply(
-        [&](auto... g) { run_with_partials<B, typename V::value_type>(ctx, of.rows, of.cols, reduction, map, g...); },
-        gradients.g);
+    run_rows<B, typename V::value_type>(ctx, of.rows, of.cols, reduction, map, gradients);
   };
   if constexpr (Declared) {
     const auto touched = std::apply([](auto... m) { return std::tuple_cat(touched_matrix(m)...); }, more.x);
     const auto reduction = [=](std::size_t i) TIGON_LAMBDA { return bound.template reduction<sizeof...(X)>(i); };
     const auto map_of = [=](std::size_t i, auto sum)
                             TIGON_LAMBDA { return mapping<V>(bound.p, bound.finished(i, sum)); };
-    run(std::apply([&](auto... x) { return declared_reduction(reduction, x...); }, std::tuple_cat(in.x, touched)),
-        map_program(map_of, out, std::tuple_cat(in.x, more.x)));
+    run(declared_reduction(reduction, std::tuple_cat(in.x, touched)),
+        declared_map(out, maps_in_f64(map_of, bound, in, more, out), std::tuple_cat(in.x, more.x)));
   } else {
     const auto again = std::apply([](auto... x) { return reads(reduced_first(x)...); }, in.x);
     const auto map_of = [=](std::size_t, auto of_row) TIGON_LAMBDA { return mapping<V>(bound.p, of_row); };
     run(row_value([=] TIGON_FN(const auto& row) { return bound.value_of(row, again); }),
-        map_program(map_of, out, std::tuple_cat(just_read(in.x), more.x)));
+        declared_map(out, maps_in_f64(map_of, bound, in, more, out), std::tuple_cat(just_read(in.x), more.x)));
   }
 }
 
@@ -274,25 +251,21 @@ void rows_on_lanes<B>::reduce_map(context& ctx, P program, Group... groups) {
 template <class B>
 template <class P, class... X, class... Y, class... Group>
 void rows_on_lanes<B>::map_rows(context& ctx, P program, reads<X...> in, writes<Y...> out, Group... groups) {
-  using V =
-      write_vec<B, std::tuple<decltype(sink(std::declval<Y>(), {}))...>, decltype(source<B>(std::declval<X>(), {}))...>;
+  using V = vec_of_elements<B, typename decltype(source<B>(std::declval<X>(), {}))::element_type...,
+                            typename decltype(sink(std::declval<Y>(), {}))::element_type...>;
   using A = typename V::value_type;
   const auto of_columns = mapping<V>(program);
   const auto map_of = [=](std::size_t, int) TIGON_LAMBDA { return of_columns; };
-  const auto maps = map_program(map_of, out, in.x);
+  const declared_map maps(out, map_of, in.x);
   const extents of = std::apply([](auto... operand) { return first_extents(operand...); }, std::tuple_cat(out.y, in.x));
-  const auto gradients = group<adds_to>(groups...).g;
+  const auto gradients = group<adds_to>(groups...);
   const auto kept = group<kept_rows>(groups...);
-  constexpr std::size_t K = std::tuple_size_v<decltype(gradients)>;
+  constexpr std::size_t K = std::tuple_size_v<decltype(gradients.g)>;
   constexpr bool keeps_all = std::tuple_size_v<decltype(kept.flags)> == 0;
   static_assert(K == 0 || keeps_all, "tigon: a program with sums over the rows keeps all rows");
   constexpr row_shape shape = program_shape<V, no_reduction, std::remove_const_t<decltype(maps)>>(K);
   if constexpr (K != 0 || (keeps_all && matrices_of<X...> != 0 && plan_of<B, shape>.rows > 1))
-    std::apply(
-        [&](auto... g) {
-          run_with_partials<B, A>(ctx, rows_beside(of.rows, groups...), of.cols, no_reduction{}, maps, g...);
-        },
-        gradients);
+    run_rows<B, A>(ctx, rows_beside(of.rows, groups...), of.cols, no_reduction{}, maps, gradients);
   else
     for_rows<B, A>(ctx, of.rows, of.cols, [=] TIGON_FN(auto row) {
       if constexpr (!keeps_all)

@@ -221,7 +221,7 @@ class row_worker {
   }
   template <std::size_t K, std::size_t Maxima, class... Sink, class F, class... Source>
   TIGON_INLINE auto write_to(std::tuple<Sink...> y, bool read, F f, Source... x) const {
-    using V = detail::write_vec<B, std::tuple<Sink...>, Source...>;
+    using V = detail::vec_of_elements<B, typename Source::element_type..., typename Sink::element_type...>;
     constexpr map_plan plan = plan_of<B, detail::pass_shape<row_pass::map, V, K, Source...>>;
     detail::map_course on{cols};
     if constexpr (V::size > 1) {

@@ -18,6 +18,7 @@ namespace detail {
 template <class T, bool Matrix, bool Zeros = false>
 struct row_sink {
   using element_type = T;
+  using of_zeros = row_sink<T, Matrix, true>;
   static constexpr std::size_t results = 1;
   T* p;
   std::size_t bytes;  // of the whole output
@@ -62,28 +63,22 @@ TIGON_INLINE row_sink<T, true> sink(matrix_view<T> m, place at) {
   return {m.row(at.row) + at.column, m.rows * m.cols * sizeof(T)};
 }
 template <class T>
-TIGON_INLINE row_sink<T, true, true> sink(often_zero<matrix_view<T>> z, place at) {
-  const auto whole = sink(z.output, at);
-  return {whole.p, whole.bytes};
-}
-template <class T>
 TIGON_INLINE row_sink<T, false> sink(vector_view<T> v, place at) {
   return {v.data + at.column, 0};
 }
 
-// Pairs of columns, from two results.
+// Pairs of columns, from two results. They are streamed from the first column or not at all.
 template <class T, bool Zeros = false>
-struct pair_sink {
-  using element_type = T;
+struct pair_sink : row_sink<T, true> {
+  using row = row_sink<T, true>;
+  using of_zeros = pair_sink<T, true>;
   static constexpr std::size_t results = 2;
-  T* p;
-  std::size_t bytes;
   template <bool Stream, std::size_t U, class R, class K, class Ignore = ignore_none>
   TIGON_INLINE void put(const R (&r)[U], K k, std::size_t j, [[maybe_unused]] Ignore ignore = {}) const {
     using V = std::remove_cvref_t<decltype(r[0].v[k])>;
     unrolled<U>([&](auto u) TIGON_LAMBDA {
       const V a = r[u].v[k], b = r[u].v[k + 1];
-      T* const to = p + 2 * (j + u * V::size);
+      T* const to = row::p + 2 * (j + u * V::size);
       if constexpr (V::size == 1) {
         simd::store(a, to), simd::store(b, to + 1);
       } else if constexpr (ignores<Ignore>) {
@@ -95,28 +90,24 @@ struct pair_sink {
       }
     });
   }
-  template <class... Begin>
-  TIGON_INLINE bool streams(std::size_t stream_bytes, Begin... begin) const {
-    return row_sink<T, true>{p, bytes}.streams(stream_bytes, begin...);
-  }
-  // Streamed from the first column or not at all.
   template <class V>
   TIGON_INLINE std::size_t head() const {
     return 0;
   }
   template <class V>
   TIGON_INLINE bool aligned_after(std::size_t head) const {
-    return row_sink<T, true>{p, bytes}.template aligned_after<V>(2 * head);
+    return row::template aligned_after<V>(2 * head);
   }
 };
 template <class T>
 TIGON_INLINE pair_sink<T> sink(pair_columns<T> c, place at) {
-  return {c.pairs.row(at.row) + 2 * at.column, c.pairs.rows * c.pairs.cols * sizeof(T)};
+  return {{c.pairs.row(at.row) + 2 * at.column, c.pairs.rows * c.pairs.cols * sizeof(T)}};
 }
-template <class T>
-TIGON_INLINE pair_sink<T, true> sink(often_zero<pair_columns<T>> z, place at) {
+template <class Output>
+TIGON_INLINE auto sink(often_zero<Output> z, place at) {
   const auto whole = sink(z.output, at);
-  return {whole.p, whole.bytes};
+  using zeros = typename std::remove_const_t<decltype(whole)>::of_zeros;
+  return zeros{whole.p, whole.bytes};
 }
 
 template <class Output>

@@ -19,13 +19,14 @@ inline namespace TIGON_ABI {
 namespace detail {
 
 using rows::bound_program, rows::direct_and_map, rows::direct_and_reduce, rows::element_of, rows::extents;
-using rows::first_element, rows::first_extents, rows::group, rows::has_state, rows::prepares, rows::skips_rows;
-using rows::vec_of, rows::with_wanted_sums, rows::without_sums;
+using rows::first_element, rows::first_extents, rows::group, rows::has_rows_in_f64, rows::has_state, rows::prepares;
+using rows::map_if_in_f64, rows::vec_of, rows::vec_of_elements;
 
 // What a loop reads: load(j, more, ignore) is a vector at column j + more, `more` within the vectors of one unrolled step.
 template <class T, bool Matrix>
 struct row_source {
   using element_type = std::remove_const_t<T>;
+  static constexpr bool has_rows = Matrix, is_vector = !Matrix;
   static constexpr std::size_t mask = ~std::size_t{0};  // columns that are looked at: all
   T* p;
   std::size_t next;  // elements to the row that is read next, where prefetching it pays; otherwise 0
@@ -56,6 +57,7 @@ alignas(64) inline constexpr auto block_of_value = [] {
 template <class T, bool Matrix>
 struct optional_source : row_source<T, Matrix> {
   using given = row_source<T, Matrix>;
+  static constexpr bool has_rows = false;
   std::size_t mask;  // of a column: none of its bits where the operand is absent
   template <class V, class Ignore = ignore_none>
   TIGON_INLINE V load(std::size_t j, std::size_t more = 0, Ignore ignore = {}) const {
@@ -68,35 +70,31 @@ struct optional_source : row_source<T, Matrix> {
   }
 };
 
-struct column_source {
+// What has no memory.
+struct made_source {
   using element_type = void;
+  TIGON_INLINE const void* begin() const { return nullptr; }
+  template <std::size_t, int>
+  TIGON_INLINE void prefetch(std::size_t) const {}
+};
+struct column_source : made_source {
   std::size_t first;
+  TIGON_INLINE explicit column_source(std::size_t column) : first(column) {}
   template <class V, class Ignore = ignore_none>
   TIGON_INLINE V load(std::size_t j, std::size_t more = 0, Ignore = {}) const {
     return V::iota() + V(static_cast<typename V::value_type>(first + j + more));
   }
-  TIGON_INLINE const void* begin() const { return nullptr; }
-  template <std::size_t, int>
-  TIGON_INLINE void prefetch(std::size_t) const {}
 };
-
 template <class A>
-struct constant_source {
-  using element_type = void;
+struct constant_source : made_source {
+  static constexpr bool is_constant = true;
   A value;
+  TIGON_INLINE explicit constant_source(A number) : value(number) {}
   template <class V, class Ignore = ignore_none>
   TIGON_INLINE V load(std::size_t, std::size_t = 0, Ignore = {}) const {
     return V(value);
   }
-  TIGON_INLINE const void* begin() const { return nullptr; }
-  template <std::size_t, int>
-  TIGON_INLINE void prefetch(std::size_t) const {}
 };
-
-template <class Source>
-inline constexpr bool is_constant = false;
-template <class A>
-inline constexpr bool is_constant<constant_source<A>> = true;
 
 // Operand of a declared reduction, 0 to its function: rows that the map alone reads. The reduction loads a byte of
 // every vector, so that the rows are in the cache when they are mapped.
@@ -109,11 +107,9 @@ struct touched {
 
 // A source whose next row is prefetched by reductions.
 template <class Source>
-struct read_again_source : Source {};
-template <class Source>
-inline constexpr bool is_read_again = false;
-template <class Source>
-inline constexpr bool is_read_again<read_again_source<Source>> = true;
+struct read_again_source : Source {
+  static constexpr bool is_read_again = true;
+};
 
 // A source of numbers that are widened to f64.
 template <class Source>
@@ -183,7 +179,7 @@ TIGON_INLINE row_source<T, false> source(vector_view<T> v, place at) {
 }
 template <class B, class A>
 TIGON_INLINE constant_source<A> source(constant<A> c, place) {
-  return {c.value};
+  return constant_source<A>(c.value);
 }
 template <class B, class Operand, int Value>
 TIGON_INLINE auto source(given_or<Operand, Value> o, place at) {
@@ -197,6 +193,7 @@ TIGON_INLINE auto source(given_or<Operand, Value> o, place at) {
 template <class Source>
 struct touched_source : Source {
   using element_type = void;
+  static constexpr bool has_rows = false, is_vector = false;
   template <class V, class Ignore = ignore_none>
   TIGON_INLINE V load(std::size_t j, std::size_t more = 0, Ignore = {}) const {
     if constexpr (V::size > 1 && !ignores<Ignore>)
@@ -210,7 +207,7 @@ TIGON_INLINE auto source(touched<Operand> n, place at) {
   const auto given = source<B>(n.operand, at);
   using T = std::remove_pointer_t<decltype(given.p)>;
   if constexpr (!plan_operand(B::row.cpu).reduce_brings_operands)
-    return constant_source<accumulator_t<std::remove_const_t<T>>>{0};
+    return constant_source<accumulator_t<std::remove_const_t<T>>>(0);
   else
     return touched_source<std::remove_const_t<decltype(given)>>{given};
 }
@@ -251,12 +248,11 @@ TIGON_INLINE auto source(in_f64<Operand> o, place at) {
 }
 // Whether the row of an operand was just read.
 template <class Operand>
-constexpr TIGON_INLINE bool was_read(const Operand&) {
-  return false;
-}
-template <class Operand>
-constexpr TIGON_INLINE bool was_read(const cached<Operand>& o) {
-  return o.is;
+constexpr TIGON_INLINE bool was_read(const Operand& o) {
+  if constexpr (requires { o.is; })
+    return o.is;
+  else
+    return false;
 }
 // An operand of an operator's own loads itself.
 template <class B, class Operand>
@@ -266,20 +262,8 @@ TIGON_INLINE auto source(Operand x, place at) {
 }
 template <class B>
 TIGON_INLINE column_source source(columns_t, place at) {
-  return {at.column};
+  return column_source(at.column);
 }
-
-// The vector of a loop that writes: as above, or by the first output where no operand has elements.
-template <class B, class Sinks, class... Source>
-struct write_vec_of;
-template <class B, class... Sink, class... Source>
-struct write_vec_of<B, std::tuple<Sink...>, Source...> {
-  using type = vec<
-      typename B::engine,
-      accumulator_t<typename first_element<typename Source::element_type..., typename Sink::element_type...>::type>>;
-};
-template <class B, class Sinks, class... Source>
-using write_vec = typename write_vec_of<B, Sinks, Source...>::type;
 
 template <class V>
 TIGON_INLINE V larger(V a, V b) {

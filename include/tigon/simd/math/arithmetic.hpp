@@ -20,6 +20,8 @@ TIGON_INLINE V reciprocal_estimate(V v) {
   using L = typename V::lanes;
   if constexpr (raw_reciprocal<L>)
     return V::from(L::from_raw(x86::reciprocal_estimate(L::raw(v.r))));
+  else if constexpr (requires { L::reciprocal_estimate(v.r); })
+    return V::from(L::reciprocal_estimate(v.r));
   else
     return V(1) / v;
 }

@@ -15,6 +15,7 @@
 #include <tigon/simd/math/exp_log.hpp>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
 
@@ -42,48 +43,57 @@ struct divergence_constants;
 template <>
 struct divergence_constants<float> {
   // e^t = 1 + t + t^2 p(t) for |t| <= 1, interpolated at Chebyshev's nodes; 1.7e-8 of t^2 p(t).
-  static constexpr float phi[] = {0x1p-1f,         0x1.555556p-3f, 0x1.55557ap-5f,  0x1.11111ep-7f,
-                                  0x1.6bff52p-10f, 0x1.a009p-13f,  0x1.a971fcp-16f, 0x1.78a70ep-19f};
+  static constexpr auto phi() {
+    return std::array{0x1p-1f,         0x1.555556p-3f, 0x1.55557ap-5f,  0x1.11111ep-7f,
+                      0x1.6bff52p-10f, 0x1.a009p-13f,  0x1.a971fcp-16f, 0x1.78a70ep-19f};
+  }
   // log(1 + v) = 2 s + s z l(z), s = v / (2 + v), z = s^2 <= 1/9; 1.3e-8.
-  static constexpr float log_l[] = {0x1.55554cp-1f, 0x1.99ad88p-2f, 0x1.212158p-2f, 0x1.130d2ep-2f};
+  static constexpr auto log_l() { return std::array{0x1.55554cp-1f, 0x1.99ad88p-2f, 0x1.212158p-2f, 0x1.130d2ep-2f}; }
   // Of even_jensen_shannon, value / (M d^2) as a polynomial in d^2 for d^2 <= 1; 3.8e-9.
-  static constexpr float even[] = {0x1p-3f,          -0x1.fffff4p-7f, 0x1.c7183ep-10f,
-                                   -0x1.824672p-13f, 0x1.396feep-16f, -0x1.8bb064p-20f};
+  static constexpr auto even() {
+    return std::array{0x1p-3f, -0x1.fffff4p-7f, 0x1.c7183ep-10f, -0x1.824672p-13f, 0x1.396feep-16f, -0x1.8bb064p-20f};
+  }
 };
 template <>
 struct divergence_constants<double> {
   // 3.1e-17.
-  static constexpr double phi[] = {0x1p-1,
-                                   0x1.5555555555555p-3,
-                                   0x1.5555555555502p-5,
-                                   0x1.11111111110fdp-7,
-                                   0x1.6c16c16c212c0p-10,
-                                   0x1.a01a01a01ee70p-13,
-                                   0x1.a01a01907b7eep-16,
-                                   0x1.71de3a4e14f40p-19,
-                                   0x1.27e5069de9344p-22,
-                                   0x1.ae6460fae3728p-26,
-                                   0x1.1ee5640e638a2p-29,
-                                   0x1.611cb330c1fe8p-33,
-                                   0x1.99848a67700e4p-37,
-                                   0x1.b41232cf9950fp-41};
+  static constexpr auto phi() {
+    return std::array{0x1p-1,
+                      0x1.5555555555555p-3,
+                      0x1.5555555555502p-5,
+                      0x1.11111111110fdp-7,
+                      0x1.6c16c16c212c0p-10,
+                      0x1.a01a01a01ee70p-13,
+                      0x1.a01a01907b7eep-16,
+                      0x1.71de3a4e14f40p-19,
+                      0x1.27e5069de9344p-22,
+                      0x1.ae6460fae3728p-26,
+                      0x1.1ee5640e638a2p-29,
+                      0x1.611cb330c1fe8p-33,
+                      0x1.99848a67700e4p-37,
+                      0x1.b41232cf9950fp-41};
+  }
   // 7.2e-18.
-  static constexpr double log_l[] = {
-      0x1.5555555555555p-1, 0x1.999999999a408p-2, 0x1.24924923d1849p-2, 0x1.c71c7273754d1p-3, 0x1.745cf0428754dp-3,
-      0x1.3b18beac0f172p-3, 0x1.10abafb7ca841p-3, 0x1.eb9f157c92001p-4, 0x1.682f50de31b35p-4, 0x1.4b59bebabf454p-3};
+  static constexpr auto log_l() {
+    return std::array{0x1.5555555555555p-1, 0x1.999999999a408p-2, 0x1.24924923d1849p-2, 0x1.c71c7273754d1p-3,
+                      0x1.745cf0428754dp-3, 0x1.3b18beac0f172p-3, 0x1.10abafb7ca841p-3, 0x1.eb9f157c92001p-4,
+                      0x1.682f50de31b35p-4, 0x1.4b59bebabf454p-3};
+  }
   // 7.8e-18.
-  static constexpr double even[] = {0x1p-3,
-                                    -0x1.ffffffffffffdp-7,
-                                    0x1.c71c71c71c35ep-10,
-                                    -0x1.82d82d82b51ebp-13,
-                                    0x1.427a8e04a90e9p-16,
-                                    -0x1.0a3a59afbc229p-19,
-                                    0x1.b531f7aa9d77fp-23,
-                                    -0x1.65c0d5697e1d3p-26,
-                                    0x1.23bc88b29aae8p-29,
-                                    -0x1.d51c6dea64683p-33,
-                                    0x1.5af7187fd2b0fp-36,
-                                    -0x1.5ec2ba62590b1p-40};
+  static constexpr auto even() {
+    return std::array{0x1p-3,
+                      -0x1.ffffffffffffdp-7,
+                      0x1.c71c71c71c35ep-10,
+                      -0x1.82d82d82b51ebp-13,
+                      0x1.427a8e04a90e9p-16,
+                      -0x1.0a3a59afbc229p-19,
+                      0x1.b531f7aa9d77fp-23,
+                      -0x1.65c0d5697e1d3p-26,
+                      0x1.23bc88b29aae8p-29,
+                      -0x1.d51c6dea64683p-33,
+                      0x1.5af7187fd2b0fp-36,
+                      -0x1.5ec2ba62590b1p-40};
+  }
 };
 
 /// e^x; 0 where that is below the smallest normal number, because products with subnormal numbers are slow.
@@ -122,7 +132,7 @@ TIGON_INLINE V log_minus(V of, V y) {
 /// w (e^t - 1 - t) for |t| <= 1.
 template <class V>
 TIGON_INLINE V bregman_near(V w, V t) {
-  return w * (t * t) * detail::polynomial(t, divergence_constants<typename V::value_type>::phi);
+  return w * (t * t) * detail::polynomial(t, divergence_constants<typename V::value_type>::phi());
 }
 
 /// The same for any t, where m = w e^t is known. Nothing cancels beyond |t| = 1.
@@ -140,7 +150,7 @@ template <class V>
 TIGON_INLINE log1p_pair<V> log1p_near(V v) {
   using A = typename V::value_type;
   const V s = quotient(v, V(A(2)) + v), z = s * s;
-  const V l = z * detail::polynomial(z, divergence_constants<A>::log_l);
+  const V l = z * detail::polynomial(z, divergence_constants<A>::log_l());
   return {fma(s, l, s + s), s * (v - l)};  // v - 2 s = v s
 }
 
@@ -204,7 +214,7 @@ struct even_jensen_shannon {
     const V l = select(log_l < V(detail::constants<A>::log_smallest), V(A(0)), fma(near_l, by, near_l));
     const V to_h = log1p_near(v).log, to_l = to_h + d, m = fma(h, v, h);
     const V value =
-        select(d <= one, m * z * detail::polynomial(z, divergence_constants<A>::even), -(fma(m, to_h, half * l * d)));
+        select(d <= one, m * z * detail::polynomial(z, divergence_constants<A>::even()), -(fma(m, to_h, half * l * d)));
     const auto q_is_l = a < b;
     const V q = select(q_is_l, l, h), c = select(q_is_l, to_l, to_h);
     return {value, q, q * (c - V(shift)), c};

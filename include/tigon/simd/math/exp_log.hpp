@@ -31,6 +31,13 @@ alignas(64) inline constexpr auto roots_less_index = [] {
   return std::bit_cast<std::array<float, 32>>(bits);
 }();
 
+// An engine with exponentials of its own.
+template <class L>
+concept has_exp = requires(typename L::reg x) {
+  L::exp(x);
+  L::exp_rough(x);
+};
+
 // Parts into which exp2_field divides a power of two: where roots of two come from a table, a short polynomial is left.
 template <class V, int Roots = 32>
 inline constexpr int exp2_parts = looks_up<V> ? Roots : 1;
@@ -85,7 +92,7 @@ TIGON_INLINE reduced<V> reduce(V x, A offset) {
 template <class V>
 TIGON_INLINE V exp_reduced(V r) {
   const V one(1);
-  return fma(fma(polynomial(r, constants<typename V::value_type>::exp_q), r, one), r, one);
+  return fma(fma(polynomial(r, constants<typename V::value_type>::exp_q()), r, one), r, one);
 }
 
 }  // namespace detail
@@ -116,6 +123,7 @@ template <class E, class A>
 TIGON_INLINE vec<E, A> exp(vec<E, A> x) {
   using V = vec<E, A>;
   using c = detail::constants<A>;
+  if constexpr (detail::has_exp<typename V::lanes>) return V::from(V::lanes::exp(x.r));
 #if defined(TIGON_X86)
   using L = typename V::lanes;
   if constexpr (detail::raw_parts<L>) {
@@ -144,7 +152,9 @@ TIGON_INLINE vec<E, A> exp_nonpositive(vec<E, A> x) {
   constexpr bool scales = false;
 #endif
   constexpr bool full = sizeof(A) == 8 || Bits >= 24;
-  if constexpr (full && scales) {
+  if constexpr (!full && detail::has_exp<typename V::lanes>) {
+    return V::from(V::lanes::exp_rough(x.r));
+  } else if constexpr (full && (scales || detail::has_exp<typename V::lanes>)) {
     return exp(x);
   } else {
     // n + subnormal fits the exponent field for all n that can occur; the last product rounds.
@@ -154,9 +164,9 @@ TIGON_INLINE vec<E, A> exp_nonpositive(vec<E, A> x) {
     if constexpr (full)
       m = detail::exp_reduced(r);
     else if constexpr (Bits > 8)
-      m = detail::polynomial_of_minus(fnma(y, V(c::log2e), n), c::exp2_q11);
+      m = detail::polynomial_of_minus(fnma(y, V(c::log2e), n), c::exp2_q11());
     else
-      m = detail::polynomial_of_minus(fnma(y, V(c::log2e), n), c::exp2_q8);
+      m = detail::polynomial_of_minus(fnma(y, V(c::log2e), n), c::exp2_q8());
     if constexpr (scales)
       return scale(m, n);
     else
@@ -176,7 +186,7 @@ TIGON_INLINE V exp_of_distance(V s) {
     const V magic(c::whole), one(A(1));
     const V n = fma(s, V(c::log2e), magic) - magic;
     const V r = fma(n, V(-(c::ln2_hi + c::ln2_lo)), s);
-    return scale(fma(fma(detail::polynomial(r, c::gate_q24), r, one), r, one), n);
+    return scale(fma(fma(detail::polynomial(r, c::gate_q24()), r, one), r, one), n);
   } else if constexpr (Safe) {
     return exp_nonpositive(s);
   } else {
@@ -194,7 +204,7 @@ TIGON_INLINE vec<E, A> expm1(vec<E, A> x) {
   const auto [t, n, r] = detail::reduce(min(V(c::exp_highest), max(V(c::expm1_lowest), x)), c::bias - A(1));
   const V s = detail::exp2_field(t);
   // The large terms first: s r + (s - 1/2) is exact for n = 1, where they cancel, and nearly so elsewhere.
-  const V y = fma(s, r * r * detail::polynomial(r, c::exp_q), fma(s, r, s - half));
+  const V y = fma(s, r * r * detail::polynomial(r, c::exp_q()), fma(s, r, s - half));
   return select(abs(x) < V(c::tiny), x, y + y);
 }
 
@@ -236,13 +246,13 @@ TIGON_INLINE V log_of_parts(V e, V f) {
   using A = typename V::value_type;
   using c = constants<A>;
   if constexpr (sizeof(A) == 4) {
-    const V tail = fma(f * f, polynomial(f, c::log_l), e * V(c::ln2_lo));
+    const V tail = fma(f * f, polynomial(f, c::log_l()), e * V(c::ln2_lo));
     return fma(e, V(c::ln2_hi), f + tail);
   } else {
     const V s = f / (V(A(2)) + f);
     const V z = s * s;
     const V half_square = V(A(0.5)) * f * f;
-    const V tail = fma(s, fma(polynomial(z, c::log_l), z, half_square), e * V(c::ln2_lo));
+    const V tail = fma(s, fma(polynomial(z, c::log_l()), z, half_square), e * V(c::ln2_lo));
     return fma(e, V(c::ln2_hi), f - (half_square - tail));
   }
 }
@@ -289,18 +299,18 @@ namespace detail {
 // 1 + x q(x), for x = -y, by the constants of e^-y for results of so many bits.
 template <std::size_t Bits, class V, class A = typename V::value_type>
 TIGON_INLINE V exp_of_minus(V y) {
-  const auto horner = [y]<std::size_t N>(const A(&c)[N]) TIGON_LAMBDA {
+  const auto horner = [y]<std::size_t N>(const std::array<A, N>& c) TIGON_LAMBDA {
     const V one(A(1));
     return fnma(fnma(polynomial_of_minus(y, c), y, one), y, one);
   };
   if constexpr (sizeof(A) == 8)
-    return horner(constants<A>::exp_q);
+    return horner(constants<A>::exp_q());
   else if constexpr (Bits == 24)
-    return horner(constants<A>::gate_q24);
+    return horner(constants<A>::gate_q24());
   else if constexpr (Bits == 11)
-    return horner(constants<A>::gate_q11);
+    return horner(constants<A>::gate_q11());
   else
-    return horner(constants<A>::gate_q8);
+    return horner(constants<A>::gate_q8());
 }
 
 // 2^((n + f) / 32), |f| <= 1/2, for results of so many bits; power = n + 32 bias + whole.
@@ -312,7 +322,7 @@ TIGON_INLINE V exp2_by_roots(V power, V f) {
   if constexpr (Bits == 8)
     return fma(sf, V(c::root_q8), s);
   else
-    return fma(sf, fma(f, V(c::root_q24[1]), V(c::root_q24[0])), s);
+    return fma(sf, fma(f, V(c::root_q24()[1]), V(c::root_q24()[0])), s);
 }
 
 // 2^((n + f) / exp2_parts), |f| <= 1/2; power = n + exp2_parts bias + whole. Error: 2e-7.
@@ -322,7 +332,7 @@ TIGON_INLINE V exp2_of_parts(V power, V f) {
     return exp2_by_roots<24>(power, f);
   } else {
     const V s = exp2_field(power);
-    return fma(polynomial(f, constants<typename V::value_type>::exp2_q24), s * f, s);
+    return fma(polynomial(f, constants<typename V::value_type>::exp2_q24()), s * f, s);
   }
 }
 
@@ -349,7 +359,7 @@ TIGON_INLINE V expm1_nonpositive(V y) {
   using c = constants<A>;
   const auto [t, n, r] = reduce(max(V(c::expm1_lowest), y), c::bias);
   const V s = exp2_field(t);
-  return fma(s, fma(r * r, polynomial(r, c::exp_q), r), s - V(1));
+  return fma(s, fma(r * r, polynomial(r, c::exp_q()), r), s - V(1));
 }
 
 }  // namespace detail
@@ -364,7 +374,7 @@ TIGON_INLINE exp_pair<V> exp_below(V t) {
   using A = typename V::value_type;
   using c = detail::constants<A>;
   const auto [power, n, r] = detail::reduce(max(V(c::log_smallest), t), c::bias);
-  const V s = detail::exp2_field(power), q = fma(r * r, detail::polynomial(r, c::exp_q), r);
+  const V s = detail::exp2_field(power), q = fma(r * r, detail::polynomial(r, c::exp_q()), r);
   return {fma(s, q, s), fma(s, q, s - V(A(1)))};
 }
 

@@ -80,11 +80,11 @@ TIGON_INLINE gate_parts<V> gate_of_parts(V power, V f) {
   }
   V m;
   if constexpr (full)
-    m = fma(f, polynomial(f, c::exp2_q24), V(1));
+    m = fma(f, polynomial(f, c::exp2_q24()), V(1));
   else if constexpr (Bits > 8)
-    m = polynomial(f, c::exp2_q11);
+    m = polynomial(f, c::exp2_q11());
   else
-    m = polynomial(f, c::exp2_q8);
+    m = polynomial(f, c::exp2_q8());
   const V s = exp2_field(power), sum = fma(m, s, V(c::gate_one));
   if constexpr (full)
     return {reciprocal(sum), m * s};
@@ -132,7 +132,7 @@ template <class V>
 TIGON_INLINE V sigmoid_of_log2(V z, V by) {
   using c = detail::constants<typename V::value_type>;
   const V magic(c::whole + c::bias), power = fnma(z, by, magic), f = fnma(z, by, magic - power);
-  return detail::reciprocal_estimate(fma(detail::polynomial(f, c::exp2_q8), detail::exp2_field(power), V(1)));
+  return detail::reciprocal_estimate(fma(detail::polynomial(f, c::exp2_q8()), detail::exp2_field(power), V(1)));
 }
 
 /// sigmoid(x) and sigmoid(-x) for factors: gate_lowest <= x <= gate_highest or NaN, by fewer operations than

@@ -22,7 +22,7 @@ TIGON_INLINE vec<E, A> erf(vec<E, A> x) {
   using c = detail::constants<A>;
   // erf(a) = 1 - e^-y, y = -log(1 - erf(a)): smooth, 2 a / sqrt(pi) near 0, nearly a^2 far away. One path for all a.
   const V a = min(V(c::erf_highest), abs(x));
-  const V y = fma(a, detail::polynomial(a, c::erf_s), a);
+  const V y = fma(a, detail::polynomial(a, c::erf_s()), a);
   return copysign(detail::expm1_nonpositive(-y), x);
 }
 
@@ -33,7 +33,7 @@ namespace detail {
 
 /// Coefficients for results of so many bits.
 template <std::size_t Bits, std::size_t N, std::size_t M>
-TIGON_INLINE constexpr const auto& of_bits(const float (&q8)[N], const float (&q24)[M]) {
+TIGON_INLINE constexpr auto of_bits(const std::array<float, N>& q8, const std::array<float, M>& q24) {
   if constexpr (Bits == 8)
     return q8;
   else
@@ -42,16 +42,20 @@ TIGON_INLINE constexpr const auto& of_bits(const float (&q8)[N], const float (&q
 // -log2(P(-t)): within 1e-7 for t <= 2 and what is 2e-9 of P(-t) beyond; of 8 bits within 5.2e-4 for t <= 5. Linear
 // programs; each coefficient is rounded and the next ones make up for it.
 template <int Parts>
-inline constexpr float tail_log2_q24[] = {Parts * 0x1.fffffcp-1f,   Parts * 0x1.26af1ap+0f,   Parts * 0x1.d6334ap-2f,
-                                          Parts * 0x1.ae994ep-5f,   Parts * -0x1.d3200ep-8f,  Parts * 0x1.3a58b8p-13f,
-                                          Parts * 0x1.b0aa6cp-13f,  Parts * -0x1.ce36fcp-15f, Parts * 0x1.f2df3cp-18f,
-                                          Parts * -0x1.3470f6p-21f, Parts * 0x1.9bc5dap-26f,  Parts * -0x1.cb1522p-32f};
-inline constexpr float tail_log2_q8[] = {0x1.00220ep+0f, 0x1.24fe1ep+0f,  0x1.e40526p-2f,
-                                         0x1.5f0918p-5f, -0x1.2441b4p-8f, 0x1.a335eap-13f};
+constexpr TIGON_INLINE auto tail_log2_q24() {
+  return std::array{Parts * 0x1.fffffcp-1f,   Parts * 0x1.26af1ap+0f,   Parts * 0x1.d6334ap-2f,
+                    Parts * 0x1.ae994ep-5f,   Parts * -0x1.d3200ep-8f,  Parts * 0x1.3a58b8p-13f,
+                    Parts * 0x1.b0aa6cp-13f,  Parts * -0x1.ce36fcp-15f, Parts * 0x1.f2df3cp-18f,
+                    Parts * -0x1.3470f6p-21f, Parts * 0x1.9bc5dap-26f,  Parts * -0x1.cb1522p-32f};
+}
+constexpr TIGON_INLINE auto tail_log2_q8() {
+  return std::array{0x1.00220ep+0f, 0x1.24fe1ep+0f, 0x1.e40526p-2f, 0x1.5f0918p-5f, -0x1.2441b4p-8f, 0x1.a335eap-13f};
+}
 
 // 1 - t p(t) / P(-t), for 8 bits: within 2.7e-4 of itself or of 0.05.
-inline constexpr float tail_slope[] = {0x1.ffdc62p-1f,  -0x1.9668a6p-1f, -0x1.4c2476p-1f,
-                                       -0x1.895212p-4f, 0x1.dfe47p-7f,   -0x1.e5f39p-11f};
+constexpr TIGON_INLINE auto tail_slope() {
+  return std::array{0x1.ffdc62p-1f, -0x1.9668a6p-1f, -0x1.4c2476p-1f, -0x1.895212p-4f, 0x1.dfe47p-7f, -0x1.e5f39p-11f};
+}
 // The tail and its slope of itself for 8 bits by pieces, which grow narrower from 0 to 5: cubics in t - 2.5, within 4.1e-4
 // of the one, 6.7e-5 of the other or of 0.05. The last piece, from 5.02 on, is 0. Linear programs, as above.
 inline constexpr float tail_end = 0x1.4676fap+2f;
@@ -88,8 +92,12 @@ alignas(64) inline constexpr float tail_slope_pieces[4][16] = {
      -0x1.cd8d78p-10f, -0x1.85551ep-10f, -0x1.4ab0bep-10f, 0}};
 // P(-t) e^(t^2 / 2), Mills' ratio but for a factor, is p(t) / q(t), where q goes on with t^5, within 1.5e-8 of itself for
 // t <= 13.3. Linear programs, too.
-inline constexpr float mills_p[] = {0x1.8d0b34p+5f, 0x1.59f29p+5f, 0x1.1fe8f4p+4f, 0x1.fbeb6cp+1f, 0x1.9885dp-2f};
-inline constexpr float mills_q[] = {0x1.8d0b34p+6f, 0x1.4b5f12p+7f, 0x1.da3944p+6f, 0x1.70b5d4p+5f, 0x1.3e509cp+3f};
+constexpr TIGON_INLINE auto mills_p() {
+  return std::array{0x1.8d0b34p+5f, 0x1.59f29p+5f, 0x1.1fe8f4p+4f, 0x1.fbeb6cp+1f, 0x1.9885dp-2f};
+}
+constexpr TIGON_INLINE auto mills_q() {
+  return std::array{0x1.8d0b34p+6f, 0x1.4b5f12p+7f, 0x1.da3944p+6f, 0x1.70b5d4p+5f, 0x1.3e509cp+3f};
+}
 
 }  // namespace detail
 
@@ -113,10 +121,10 @@ TIGON_INLINE tail_parts<V> normal_tail(V a) {
   constexpr int parts = detail::exp2_parts<V>;
   const V t = min(V(A(rough ? 12.59 : 13.0035)), abs(a));
   const V minus_log2 =
-      detail::polynomial_in_pairs(t, detail::of_bits<Bits>(detail::tail_log2_q8, detail::tail_log2_q24<parts>));
+      detail::polynomial_in_pairs(t, detail::of_bits<Bits>(detail::tail_log2_q8(), detail::tail_log2_q24<parts>()));
   const V magic(c::whole + parts * c::bias), power = magic - minus_log2, f = (magic - power) - minus_log2;
   if constexpr (rough)
-    return {t, detail::polynomial_in_pairs(f, c::exp2_q8) * detail::exp2_field(power)};
+    return {t, detail::polynomial_in_pairs(f, c::exp2_q8()) * detail::exp2_field(power)};
   else
     return {t, detail::exp2_of_parts(power, f)};
 }
@@ -137,7 +145,7 @@ TIGON_INLINE tail_and_slope<V> normal_tail_and_slope(V a) {
     if constexpr (detail::looks_up<V>)
       slope = detail::by_tail_pieces(t, detail::tail_slope_pieces);
     else
-      slope = detail::polynomial_in_pairs(t, detail::tail_slope);
+      slope = detail::polynomial_in_pairs(t, detail::tail_slope());
     return {t, tail, tail * slope};
   } else {
     // At the limit e^(-t^2 / 2) is 2^-127, an exponent field of 0.
@@ -145,7 +153,7 @@ TIGON_INLINE tail_and_slope<V> normal_tail_and_slope(V a) {
     const V t = min(V(A(13.2686)), abs(a)), square = t * t, by(A(parts * std::numbers::log2e / 2));
     const V magic(c::whole + parts * c::bias), power = fnma(square, by, magic), f = fnma(square, by, magic - power);
     const V decay = detail::exp2_of_parts(power, f);
-    const V mills = quotient(detail::polynomial(t, detail::mills_p), detail::monic_polynomial(t, detail::mills_q));
+    const V mills = quotient(detail::polynomial(t, detail::mills_p()), detail::monic_polynomial(t, detail::mills_q()));
     return {t, decay * mills, decay * fnma(t, V(A(normal_density)), mills)};
   }
 }

@@ -38,6 +38,7 @@ concept raw_square_root = requires(decltype(L::raw(typename L::reg{})) v) { x86:
 // Coefficients minimise the largest relative error of the function that they serve. f32: linear programs, one after the
 // other, each rounding its lowest coefficient and leaving the error to those above. f64: Remez exchange in 160 bits or
 // more, then rounded. ln2_hi ends early enough that n * ln2_hi is exact for every exponent n; ln2_lo is the rest.
+// Coefficients are functions: nvcc has no static array on the device to which a reference could be bound.
 template <class A>
 struct constants;
 
@@ -60,27 +61,36 @@ struct constants<float> {
   static constexpr float log_smallest = -87.33654f;            // of a normal number
   static constexpr float erf_highest = 4;                      // erf(x) rounds to 1
   // e^r = 1 + r + r^2 q(r) for |r| <= ln(2) / 2; 1.4e-8 of e^r - 1.
-  static constexpr float exp_q[] = {0x1.fffffep-2f, 0x1.5554b4p-3f, 0x1.5556f2p-5f, 0x1.12254ap-7f, 0x1.6b9c68p-10f};
+  static constexpr auto exp_q() {
+    return std::array{0x1.fffffep-2f, 0x1.5554b4p-3f, 0x1.5556f2p-5f, 0x1.12254ap-7f, 0x1.6b9c68p-10f};
+  }
   // The same for gates, by the bits of the result; 1.1e-7, 5.4e-6 and 1.3e-4 of e^r.
-  static constexpr float gate_q24[] = {0x1.fffdfep-2f, 0x1.5557bp-3f, 0x1.572982p-5f, 0x1.106180p-7f};
-  static constexpr float gate_q11[] = {0x1.0006b6p-1f, 0x1.571cc0p-3f, 0x1.522530p-5f};
-  static constexpr float gate_q8[] = {0x1.0204a8p-1f, 0x1.554118p-3f};
+  static constexpr auto gate_q24() { return std::array{0x1.fffdfep-2f, 0x1.5557bp-3f, 0x1.572982p-5f, 0x1.106180p-7f}; }
+  static constexpr auto gate_q11() { return std::array{0x1.0006b6p-1f, 0x1.571cc0p-3f, 0x1.522530p-5f}; }
+  static constexpr auto gate_q8() { return std::array{0x1.0204a8p-1f, 0x1.554118p-3f}; }
   // 2^f for |f| <= 1/2, by the bits of the result: 1.1e-7, 2.7e-6 and 7.5e-5 of it; the first without its leading 1.
-  static constexpr float exp2_q24[] = {0x1.62e42ap-1f, 0x1.ebf9a4p-3f, 0x1.c6b596p-5f, 0x1.3cf3bap-7f, 0x1.5cbae6p-10f};
-  static constexpr float exp2_q11[] = {0x1.ffffe8p-1f, 0x1.62e0dp-1f, 0x1.ec060cp-3f, 0x1.ca1ab6p-5f, 0x1.39e5e8p-7f};
-  static constexpr float exp2_q8[] = {0x1.fff692p-1f, 0x1.62f31ap-1f, 0x1.f0de1ap-3f, 0x1.c3f764p-5f};
+  static constexpr auto exp2_q24() {
+    return std::array{0x1.62e42ap-1f, 0x1.ebf9a4p-3f, 0x1.c6b596p-5f, 0x1.3cf3bap-7f, 0x1.5cbae6p-10f};
+  }
+  static constexpr auto exp2_q11() {
+    return std::array{0x1.ffffe8p-1f, 0x1.62e0dp-1f, 0x1.ec060cp-3f, 0x1.ca1ab6p-5f, 0x1.39e5e8p-7f};
+  }
+  static constexpr auto exp2_q8() { return std::array{0x1.fff692p-1f, 0x1.62f31ap-1f, 0x1.f0de1ap-3f, 0x1.c3f764p-5f}; }
   static constexpr float gate_lowest = -112, gate_highest = 42.9f, gate_shift = 64;
   static constexpr float gate_one = 0x1p-64f;
   // 2^(f / 32) for |f| <= 1/2, by the bits of the result, without its leading 1: 5.4e-8; ln(2) / 32, 6e-5 of it.
-  static constexpr float root_q24[] = {0x1.62e584p-6f, 0x1.ebfbep-13f};
+  static constexpr auto root_q24() { return std::array{0x1.62e584p-6f, 0x1.ebfbep-13f}; }
   static constexpr float root_q8 = 0x1.62e43p-6f;
   // log(1 + f) = f + f^2 l(f) for -1/4 <= f <= 1/2; 4.9e-9.
-  static constexpr float log_l[] = {-0x1p-1f,       0x1.5555a4p-2f,  -0x1.000048p-2f, 0x1.99698ap-3f, -0x1.54eddep-3f,
-                                    0x1.28825ep-3f, -0x1.0d99b0p-3f, 0x1.ace4eep-4f,  -0x1.71bcaap-5f};
+  static constexpr auto log_l() {
+    return std::array{-0x1p-1f,       0x1.5555a4p-2f,  -0x1.000048p-2f, 0x1.99698ap-3f, -0x1.54eddep-3f,
+                      0x1.28825ep-3f, -0x1.0d99b0p-3f, 0x1.ace4eep-4f,  -0x1.71bcaap-5f};
+  }
   // -log(1 - erf(a)) = a + a s(a) for 0 <= a <= 3.95; 4.3e-9 of erf(a).
-  static constexpr float erf_s[] = {0x1.06eba8p-3f,   0x1.45f300p-1f,   0x1.a4f8c4p-4f,
-                                    -0x1.39b7cep-6f,  -0x1.636f4cp-13f, 0x1.b74238p-10f,
-                                    -0x1.4e2518p-11f, 0x1.f27c4ep-14f,  -0x1.3af10ep-17f};
+  static constexpr auto erf_s() {
+    return std::array{0x1.06eba8p-3f,  0x1.45f300p-1f,   0x1.a4f8c4p-4f,  -0x1.39b7cep-6f, -0x1.636f4cp-13f,
+                      0x1.b74238p-10f, -0x1.4e2518p-11f, 0x1.f27c4ep-14f, -0x1.3af10ep-17f};
+  }
 };
 
 template <>
@@ -101,36 +111,40 @@ struct constants<double> {
   static constexpr double log_smallest = -708.396418532264;
   static constexpr double erf_highest = 6;
   // 2^-54.7 of e^r - 1.
-  static constexpr double exp_q[] = {0x1.0000000000005p-1,  0x1.5555555555539p-3,  0x1.555555555228ep-5,
-                                     0x1.111111111900ep-7,  0x1.6c16c17ee71f2p-10, 0x1.a01a0174fbc5bp-13,
-                                     0x1.a019a74a87471p-16, 0x1.71de882372904p-19, 0x1.28a2067f05181p-22,
-                                     0x1.ae6bae8c28464p-26};
+  static constexpr auto exp_q() {
+    return std::array{0x1.0000000000005p-1,  0x1.5555555555539p-3,  0x1.555555555228ep-5,  0x1.111111111900ep-7,
+                      0x1.6c16c17ee71f2p-10, 0x1.a01a0174fbc5bp-13, 0x1.a019a74a87471p-16, 0x1.71de882372904p-19,
+                      0x1.28a2067f05181p-22, 0x1.ae6bae8c28464p-26};
+  }
   // 2^-53.7 of 2^f, without its leading 1.
-  static constexpr double exp2_q24[] = {0x1.62e42fefa39efp-1,  0x1.ebfbdff82c593p-3,  0x1.c6b08d7049f59p-5,
-                                        0x1.3b2ab6fba22dp-7,   0x1.5d87fe78f1297p-10, 0x1.430913093ed6ap-13,
-                                        0x1.ffcbfaf7005e6p-17, 0x1.62bfd3c80344fp-20, 0x1.b527e93b464e8p-24,
-                                        0x1.e608ae304b5aep-28, 0x1.e58be0cd679ccp-32};
+  static constexpr auto exp2_q24() {
+    return std::array{0x1.62e42fefa39efp-1,  0x1.ebfbdff82c593p-3,  0x1.c6b08d7049f59p-5,  0x1.3b2ab6fba22dp-7,
+                      0x1.5d87fe78f1297p-10, 0x1.430913093ed6ap-13, 0x1.ffcbfaf7005e6p-17, 0x1.62bfd3c80344fp-20,
+                      0x1.b527e93b464e8p-24, 0x1.e608ae304b5aep-28, 0x1.e58be0cd679ccp-32};
+  }
   static constexpr double gate_lowest = -765, gate_highest = 350, gate_shift = 512;
   static constexpr double gate_one = 0x1p-512;
   // log(1 + f) = 2 s + s z l(z), s = f / (2 + f), z = s^2 <= 0.0401; 2^-62.
-  static constexpr double log_l[] = {0x1.555555555554fp-1, 0x1.999999999c187p-2, 0x1.24924921e32e6p-2,
-                                     0x1.c71c7490db620p-3, 0x1.745c4a959ba4cp-3, 0x1.3b35c9fc6a36ap-3,
-                                     0x1.0dcaf88055d85p-3, 0x1.1b85c84cf831fp-3};
+  static constexpr auto log_l() {
+    return std::array{0x1.555555555554fp-1, 0x1.999999999c187p-2, 0x1.24924921e32e6p-2, 0x1.c71c7490db620p-3,
+                      0x1.745c4a959ba4cp-3, 0x1.3b35c9fc6a36ap-3, 0x1.0dcaf88055d85p-3, 0x1.1b85c84cf831fp-3};
+  }
   // 2^-56 of erf(a), 0 <= a <= 5.95.
-  static constexpr double erf_s[] = {
-      0x1.06eba8214db69p-3,   0x1.45f306dc9c885p-1,   0x1.a4f4e2a1b466bp-4,   -0x1.39668594d53b9p-6,
-      -0x1.b6b684faa9ba3p-13, 0x1.bca674634e3ecp-10,  -0x1.3564fb2c916f8p-11, 0x1.b2017df009d83p-16,
-      0x1.0e9eadf92f115p-14,  -0x1.f3c43986a4291p-16, 0x1.d82bd473f9bfcp-19,  0x1.6870c5ca686abp-19,
-      -0x1.a8449c57eec98p-20, 0x1.a7985eac3e3cap-23,  0x1.f703f73b1195ep-23,  -0x1.a636c70f880acp-23,
-      0x1.8632b1ddbe6bap-24,  -0x1.03ee6d23562f3p-25, 0x1.0ac1c5d908600p-27,  -0x1.ada71366541cfp-30,
-      0x1.0edab50c9d954p-32,  -0x1.06b93a83ae2fbp-35, 0x1.7b16ff4d7a7b9p-39,  -0x1.7f50c0ce4b3e7p-43,
-      0x1.e4a6e25190dc3p-48,  -0x1.202f92631904cp-53};
+  static constexpr auto erf_s() {
+    return std::array{0x1.06eba8214db69p-3,   0x1.45f306dc9c885p-1,   0x1.a4f4e2a1b466bp-4,   -0x1.39668594d53b9p-6,
+                      -0x1.b6b684faa9ba3p-13, 0x1.bca674634e3ecp-10,  -0x1.3564fb2c916f8p-11, 0x1.b2017df009d83p-16,
+                      0x1.0e9eadf92f115p-14,  -0x1.f3c43986a4291p-16, 0x1.d82bd473f9bfcp-19,  0x1.6870c5ca686abp-19,
+                      -0x1.a8449c57eec98p-20, 0x1.a7985eac3e3cap-23,  0x1.f703f73b1195ep-23,  -0x1.a636c70f880acp-23,
+                      0x1.8632b1ddbe6bap-24,  -0x1.03ee6d23562f3p-25, 0x1.0ac1c5d908600p-27,  -0x1.ada71366541cfp-30,
+                      0x1.0edab50c9d954p-32,  -0x1.06b93a83ae2fbp-35, 0x1.7b16ff4d7a7b9p-39,  -0x1.7f50c0ce4b3e7p-43,
+                      0x1.e4a6e25190dc3p-48,  -0x1.202f92631904cp-53};
+  }
 };
 
 // c[0] + c[1] x + c[2] x^2 + ... by Horner's rule: fewest instructions. With four vectors in flight throughput is the
 // limit, not latency.
 template <class V, class A, std::size_t N>
-TIGON_INLINE V polynomial(V x, const A (&c)[N]) {
+TIGON_INLINE V polynomial(V x, const std::array<A, N>& c) {
   V p(c[N - 1]);
   [&]<std::size_t... I>(std::index_sequence<I...>) {
     ((p = fma(p, x, V(c[N - 2 - I]))), ...);
@@ -140,7 +154,7 @@ TIGON_INLINE V polynomial(V x, const A (&c)[N]) {
 
 // c[0] + c[1] x + ... + x^N: its first step is a sum, which is cheaper than a product.
 template <class V, class A, std::size_t N>
-TIGON_INLINE V monic_polynomial(V x, const A (&c)[N]) {
+TIGON_INLINE V monic_polynomial(V x, const std::array<A, N>& c) {
   V p = x + V(c[N - 1]);
   [&]<std::size_t... I>(std::index_sequence<I...>) {
     ((p = fma(p, x, V(c[N - 2 - I]))), ...);
@@ -151,7 +165,7 @@ TIGON_INLINE V monic_polynomial(V x, const A (&c)[N]) {
 // The first in pairs, c[0] + c[1] x + x^2 (c[2] + c[3] x + ...): one product more in a chain half as long, for functions
 // that are little more than the polynomial.
 template <class V, class A, std::size_t N>
-TIGON_INLINE V polynomial_in_pairs(V x, const A (&c)[N]) {
+TIGON_INLINE V polynomial_in_pairs(V x, const std::array<A, N>& c) {
   static_assert(N % 2 == 0);
   const V square = x * x;
   V p = fma(V(c[N - 1]), x, V(c[N - 2]));
@@ -163,7 +177,7 @@ TIGON_INLINE V polynomial_in_pairs(V x, const A (&c)[N]) {
 
 // c[0] - c[1] y + c[2] y^2 - ...
 template <class V, class A, std::size_t N>
-TIGON_INLINE V polynomial_of_minus(V y, const A (&c)[N]) {
+TIGON_INLINE V polynomial_of_minus(V y, const std::array<A, N>& c) {
   V p(c[N - 1]);
   [&]<std::size_t... I>(std::index_sequence<I...>)
       TIGON_LAMBDA { ((p = fnma(p, y, V(c[N - 2 - I]))), ...); }(std::make_index_sequence<N - 1>());

@@ -58,8 +58,8 @@ struct scaled_tanh {
       return tanh(u);
     } else {
       static constexpr A limit = static_cast<A>(9.01 * 9.01 * unit * unit);
-      static constexpr A p[] = {0x1.2f8b06p-21f, 0x1.0d31dep-12f, 0x1.74d146p-6f, 0x1.d2005ap-2f};
-      static constexpr A q[] = {0x1.4d7ca4p-27f, 0x1.022122p-16f, 0x1.7b0d76p-9f, 0x1.fe41a6p-4f};
+      const std::array<A, 4> p{0x1.2f8b06p-21f, 0x1.0d31dep-12f, 0x1.74d146p-6f, 0x1.d2005ap-2f};
+      const std::array<A, 4> q{0x1.4d7ca4p-27f, 0x1.022122p-16f, 0x1.7b0d76p-9f, 0x1.fe41a6p-4f};
       const V s = min(V(limit), u * u);
       const V ratio = quotient(detail::monic_polynomial(s, p), detail::monic_polynomial(s, q));
       return min(V(1), max(V(-1), u * ratio));
@@ -180,7 +180,7 @@ struct tanh_parts : times_log2e<A> {
     } else if constexpr (Parts == 16) {
       return fma(V(A(0x1.ebfe56p-11)), f, V(A(0x1.62e7bep-5)));
     } else if constexpr (sizeof(A) == 8) {
-      return detail::polynomial(f, c::exp2_q24);
+      return detail::polynomial(f, c::exp2_q24());
     } else if constexpr (full) {
       const V upper = fma(fma(V(A(0x1.3de7ep-13)), f, V(A(0x1.5f09c4p-10))), f * f,
                           fma(V(A(0x1.3b3326p-7)), f, V(A(0x1.c6af74p-5))));

@@ -133,18 +133,24 @@ struct program_on_tiles {
   }
 
   /// The outputs of the present rows in the present block of columns. `Direct` of the outputs need no reduction; the
-  /// partial rows of parameter gradients, if there are any, are the last tiles.
-  template <bool Direct, std::size_t K, class Core, class... Tile>
-  TIGON_INLINE void map(Core& core, const of_row* rows, const std::tuple<Tile&...>& tiles) const {
+  /// partial rows of parameter gradients, if there are any, are the last tiles. Rows in f64 are computed here if they are in
+  /// the buffer as a whole, with the numbers that `bound` has of them, and otherwise left alone.
+  template <bool Direct, std::size_t K, class Core, class Bound, class... Tile>
+  TIGON_INLINE void map(Core& core, const of_row* rows, const Bound& bound, const std::tuple<Tile&...>& tiles) const {
     constexpr std::size_t Y = sizeof...(Tile) - X - M - N - S - K;
     const auto in = std::tuple_cat(some<0, X + M>(tiles), some<X + M + N + S + Y, K>(tiles));
+    [[maybe_unused]] const bool whole = core.whole_rows();
+    [[maybe_unused]] const std::size_t first = core.row;
     for_views(core, in, some<X + M + N + S, Y>(tiles), [=, this](auto row, const auto& views) TIGON_LAMBDA {
       using value = typename Types::value;
       const tile_map<P, Direct ? X : 0, value> f{p, std::tuple<value>(rows[row.i].made)};
-      if constexpr (tigon::rows::skips_rows<P, value>) {
-        const bool skipped = p.skips(rows[row.i].made);
-        if (!skipped) map_views<X + M, K>(row, f, views);
-        return !skipped;
+      if constexpr (tigon::rows::has_rows_in_f64<P, value>) {
+        const bool in_f64 = p.in_f64(rows[row.i].made).has_value();
+        if (!in_f64)
+          map_views<X + M, K>(row, f, views);
+        else if (whole)
+          map_views_in_f64<K>(row.on(first + row.i), bound, rows[row.i].made, views);
+        return !in_f64 || whole;
       } else {
         map_views<X + M, K>(row, f, views);
       }
@@ -152,6 +158,20 @@ struct program_on_tiles {
   }
 
  private:
+  template <std::size_t K, class Row, class Bound, class Value, class... View>
+  static TIGON_INLINE void map_views_in_f64(const Row& row, const Bound& bound, const Value& value,
+                                            const std::tuple<View...>& views) {
+    const auto as = [](auto group, const auto& some) TIGON_LAMBDA { return std::apply(group, some); };
+    constexpr auto reads = [](auto... x) TIGON_LAMBDA { return tigon::reads(x...); };
+    constexpr auto map_reads = [](auto... x) TIGON_LAMBDA { return tigon::map_reads(x...); };
+    constexpr auto writes = [](auto... y) TIGON_LAMBDA { return tigon::writes(y...); };
+    std::apply(
+        [&](auto... sums) TIGON_LAMBDA {
+          tigon::rows::map_if_in_f64(row, bound, value, as(reads, some<0, X>(views)), as(map_reads, some<X, M>(views)),
+                                     as(writes, some<X + M + K, sizeof...(View) - X - M - K>(views)), sums...);
+        },
+        some<X + M, K>(views));
+  }
   template <std::size_t D, class Core, class... Tile, class Reduction>
   TIGON_INLINE void add(Core& core, of_row* rows, const std::tuple<Tile&...>& tiles, Reduction reduction) const {
     for (std::size_t j = 0; j < core.col_blocks(); ++j) {

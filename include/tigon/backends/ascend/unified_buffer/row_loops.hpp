@@ -291,28 +291,16 @@ struct rows_on_tiles : on_tiles<B, Op, P> {
     using row_loops = void;
 
     template <class A, class F>
-    static void for_rows(context& ctx, std::size_t rows, std::size_t cols, F fn) {
-      run<A>(ctx, rows, cols, fn, nullptr, {});
-    }
-    template <class A, class F>
     static void for_rows(context& ctx, std::size_t rows, std::size_t cols, simd::row_loop how, F fn) {
       const std::size_t stride = workspace::padded<A>(cols);
       workspace::frame frame(ctx.workspace());
-      A* const scratch = frame.template take<A>(ctx.executor().workers() * how.scratch * stride);
-      run<A>(ctx, rows, cols, fn, scratch, {how.scratch * stride, stride});
-    }
-
-   private:
-    struct strides {
-      std::size_t worker = 0, row = 0;
-    };
-    template <class A, class F>
-    static void run(context& ctx, std::size_t rows, std::size_t cols, F fn, A* scratch, strides by) {
+      A* const scratch =
+          how.scratch == 0 ? nullptr : frame.template take<A>(ctx.executor().workers() * how.scratch * stride);
       using plan = unified_buffer::plan<B, Op, P, A>;
       for_programs<plan>(ctx, rows, plan::programs, [=](auto& core, std::size_t, auto items) TIGON_LAMBDA {
         recent_blocks<plan> tiles(core);
-        A* const own = scratch == nullptr ? nullptr : scratch + core.worker * by.worker;
-        items([&](std::size_t i) TIGON_LAMBDA { fn(row_on_tiles<plan, WholeBlocks>(tiles, i, cols, own, by.row)); });
+        A* const own = scratch + core.worker * how.scratch * stride;
+        items([&](std::size_t i) TIGON_LAMBDA { fn(row_on_tiles<plan, WholeBlocks>(tiles, i, cols, own, stride)); });
       });
     }
   };

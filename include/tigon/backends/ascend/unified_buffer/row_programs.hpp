@@ -40,6 +40,13 @@ struct program_outputs {
 template <class Direct, class Out, class Kept>
 program_outputs(Direct, Out, Kept) -> program_outputs<Direct, Out, Kept>;
 
+/// The map of a block of a program, and what computes those rows in f64 that are not in the buffer as a whole, on lanes.
+template <class Map, class Rest>
+struct block_map : Map {
+  Rest rest;
+  TIGON_INLINE block_map(Map map, Rest others) : Map(map), rest(others) {}
+};
+
 /// Zeros in all columns of the present rows of these tiles.
 template <class Core, class... Y>
 TIGON_INLINE void clear_tiles(Core& core, const std::tuple<Y&...>& out) {
@@ -140,6 +147,18 @@ struct on_tiles : B {
       static_assert(!may_skip || (!maps && K == 0), "tigon: a program with a map keeps all rows");
       const program_on_tiles<types, Program, sizeof...(X), sizeof...(M), sizeof...(N), sizeof...(S)> on{program};
       const auto of = std::apply([](auto... x) { return tigon::rows::first_extents(x...); }, in.x);
+      const tigon::rows::bound_program bound(program, numbers, saves);
+      const auto rest = [=](auto& core, const of_row* rows, [[maybe_unused]] auto flush, auto... sums) TIGON_LAMBDA {
+        if constexpr (tigon::rows::has_rows_in_f64<Program, typename types::value>) {
+          if (core.whole_rows()) return;
+          core.each_row([&](std::size_t i) TIGON_LAMBDA {
+            if (!program.in_f64(rows[i].made)) return;
+            flush();
+            tigon::rows::map_if_in_f64(simd::row_worker<B, typename types::number>(core.row + i, of.cols), bound,
+                                       rows[i].made, in, more, to.out, sums...);
+          });
+        }
+      };
       cut by = cut_of_rows<plan, Op, P>(of.rows, of.cols);
       if (may_skip) by.rows = 1;
       const auto inputs =
@@ -159,11 +178,13 @@ struct on_tiles : B {
                       if (!to.kept.keeps(core.row))
                         return clear_tiles(core, some<sizeof...(operand) - sizeof...(D), sizeof...(D)>(tiles));
                     on.template reduce<maps ? 0 : sizeof...(D)>(core, rows.data, tiles);
-                    if constexpr (maps)
+                    if constexpr (maps) {
                       for (std::size_t j = 0; j < core.col_blocks(); ++j) {
                         core.cols_at(j);
-                        on.template map<has_direct, 0>(core, rows.data, tiles);
+                        on.template map<has_direct, 0>(core, rows.data, bound, tiles);
                       }
+                      rest(core, rows.data, []() {});
+                    }
                   },
                   local<of_row>{}, operand...);
             else
@@ -173,11 +194,13 @@ struct on_tiles : B {
                     const std::tuple<decltype(t)...> tiles(t...);
                     on.template reduce<0>(core, rows, some<K, sizeof...(operand)>(tiles));
                   },
-                  [=](auto& core, const of_row* rows, auto&... t) TIGON_LAMBDA {
-                    const std::tuple<decltype(t)...> tiles(t...);
-                    on.template map<has_direct, K>(
-                        core, rows, std::tuple_cat(some<K, sizeof...(operand)>(tiles), some<0, K>(tiles)));
-                  },
+                  block_map(
+                      [=](auto& core, const of_row* rows, auto&... t) TIGON_LAMBDA {
+                        const std::tuple<decltype(t)...> tiles(t...);
+                        on.template map<has_direct, K>(
+                            core, rows, bound, std::tuple_cat(some<K, sizeof...(operand)>(tiles), some<0, K>(tiles)));
+                      },
+                      rest),
                   gradients.g, operand...);
           },
           std::tuple_cat(inputs, columns, outputs));

@@ -1,0 +1,265 @@
+"""Operators of backend cuda beside Liger-Kernel and torch.compile in one process: bf16, L2 flushed before every run, CUDA
+graphs, medians; errors against f64; and the speed of a copy in the same minute.
+
+    nvcc ... -c norms.cu; ...; nvcc -shared *.o -o libdoors.so; python3 peers.py libdoors.so [operator ...]
+
+Prints a line for each operator, pass and shape, and writes them to peers.csv in $OUT (or here).
+"""
+
+import csv
+import ctypes
+import os
+import statistics
+import sys
+
+import torch
+import torch.nn.functional as F
+
+BF16, F32, DEVICE = torch.bfloat16, torch.float32, "cuda"
+EPS = 1e-6
+
+
+class Doors:
+    """The library: its functions take tensors, numbers and strings as they come."""
+
+    def __init__(self, path, stream):
+        self.library = ctypes.CDLL(os.path.abspath(path))
+        self.scratch = torch.empty(512 << 20, dtype=torch.uint8, device=DEVICE)
+        self.library.begin(
+            ctypes.c_void_p(stream.cuda_stream),
+            ctypes.c_void_p(self.scratch.data_ptr()),
+            ctypes.c_size_t(self.scratch.numel()),
+        )
+
+    def __getattr__(self, name):
+        function = getattr(self.library, name)
+
+        def call(*arguments):
+            if function(*[self.converted(a) for a in arguments]) != 0:
+                raise RuntimeError(f"{name} failed")
+
+        return call
+
+    @staticmethod
+    def converted(argument):
+        if isinstance(argument, torch.Tensor):
+            return ctypes.c_void_p(argument.data_ptr())
+        if isinstance(argument, float):
+            return ctypes.c_double(argument)
+        return ctypes.c_size_t(argument)
+
+
+class Bench:
+    def __init__(self, library):
+        torch.manual_seed(0)
+        self.stream = torch.cuda.Stream()
+        self.flush = torch.empty(256 << 20, dtype=torch.uint8, device=DEVICE)
+        self.doors = Doors(library, self.stream)
+        self.rows = []
+
+    def once(self, f):
+        self.stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self.stream):
+            result = f()
+        torch.cuda.synchronize()
+        return result
+
+    def median_ms(self, f, graph=True, repeats=25):
+        for _ in range(3):
+            self.once(f)
+        run = f
+        if graph:
+            recorded = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(recorded, stream=self.stream):
+                kept = f()  # noqa: F841
+            run = recorded.replay
+        events = []
+        with torch.cuda.stream(self.stream):
+            for _ in range(repeats):
+                self.flush.zero_()
+                begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+                begin.record(), run(), end.record()
+                events.append((begin, end))
+        torch.cuda.synchronize()
+        return statistics.median(begin.elapsed_time(end) for begin, end in events)
+
+    def report(self, op, mode, shape, moved, ms, liger=None, compiled=None, bar=None, error=""):
+        row = {
+            "operator": op,
+            "pass": mode,
+            "shape": shape,
+            "ms": f"{ms:.4f}",
+            "GB/s": f"{moved / ms / 1e6:.0f}" if moved else "",
+            "liger_ms": f"{liger:.4f}" if liger else "",
+            "of_liger": f"{liger / ms:.2f}" if liger else "",
+            "compile_ms": f"{compiled:.4f}" if compiled else "",
+            "bar_ms": f"{bar:.4f}" if bar else "",
+            "of_bar": f"{bar / ms:.2f}" if bar else "",
+            "error": error,
+        }
+        self.rows.append(row)
+        print("  ".join(f"{k} {v}" if k not in ("operator", "pass", "shape") else f"{v:14s}" for k, v in row.items() if v), flush=True)
+
+    def peer_ms(self, function, leaves, graph=True):
+        """Forward and backward of a function of PyTorch."""
+        forward = self.median_ms(function, graph)
+        outputs = self.once(function)
+        outputs = [y for y in (outputs if isinstance(outputs, (tuple, list)) else (outputs,)) if y is not None and y.requires_grad]
+        upstream = [torch.randn_like(y) for y in outputs]
+        backward = self.median_ms(lambda: torch.autograd.grad(outputs, leaves, upstream, retain_graph=True), graph)
+        return forward, backward
+
+    def peers(self, liger, compiled, leaves):
+        results = []
+        for function in (liger, compiled and torch.compile(compiled, dynamic=False, fullgraph=True)):
+            try:
+                results.append(self.peer_ms(lambda: function(*leaves), leaves) if function else (None, None))
+            except Exception as error:  # a peer that does not run here is left out
+                print("   peer:", repr(error)[:160], flush=True)
+                results.append((None, None))
+        return results
+
+
+def error(result, reference):
+    result, reference = result.double(), reference.double()
+    relative = ((result - reference).norm() / reference.norm()).item()
+    assert relative < 6e-3, f"wrong by {relative:.1e}"
+    return f"{relative:.1e}"
+
+
+def random(*shape, dtype=BF16):
+    return torch.randn(*shape, device=DEVICE, dtype=dtype)
+
+
+def leaves_of(*tensors):
+    return [t.clone().requires_grad_() for t in tensors]
+
+
+def f64_of(*tensors):
+    return [t.double().requires_grad_() for t in tensors]
+
+
+def both_passes(bench, op, shape, bytes_of, forward, backward, liger, compiled, leaves, bars, errors):
+    (lf, lb), (cf, cb) = bench.peers(liger, compiled, leaves)
+    bench.report(op, "forward", shape, bytes_of[0], bench.median_ms(forward), lf, cf, bars and bars[0], " ".join(errors[0]))
+    bench.report(op, "backward", shape, bytes_of[1], bench.median_ms(backward), lb, cb, bars and bars[1], " ".join(errors[1]))
+
+
+def copy(bench):
+    for mib in (64, 448):
+        a = torch.randint(0, 255, (mib << 20,), dtype=torch.uint8, device=DEVICE)
+        b = torch.empty_like(a)
+        bench.report("copy", "", f"{mib} MiB", 2 * a.numel(), bench.median_ms(lambda: b.copy_(a)))
+
+
+def rms_norm(bench):
+    import liger_kernel.transformers.functional as liger
+
+    doors = bench.doors
+    bars = {(8192, 4096): (0.036, 0.065), (8192, 2048): (0.021, 0.042), (32768, 1024): (0.037, 0.065), (327680, 128): (0.043, 0.075)}
+    for rows, cols in (*bars, (8192, 8192), (8192, 5120), (8192, 16384)):
+        x, dy, w = random(rows, cols), random(rows, cols), random(cols)
+        y, dx, dw, rstd = torch.empty_like(x), torch.empty_like(x), torch.empty_like(w), random(rows, dtype=F32)
+        forward = lambda: doors.rms_norm_forward(x, w, y, rstd, rows, cols)
+        backward = lambda: doors.rms_norm_backward(dy, x, w, rstd, dx, dw, rows, cols)
+        bench.once(forward), bench.once(backward)
+        x64, w64 = f64_of(x, w)
+        reference = x64 * torch.rsqrt(x64.pow(2).mean(-1, keepdim=True) + EPS) * w64
+        reference.backward(dy.double())
+        errors = [error(y, reference)], [error(dx, x64.grad), error(dw, w64.grad)]
+        del x64, reference
+        first = dw.clone()
+        bench.once(backward)
+        assert torch.equal(first, dw), "another result in the second run"
+        compiled = lambda x, w: w * (x.float() * torch.rsqrt(x.float().pow(2).mean(-1, keepdim=True) + EPS)).to(BF16)
+        size = rows * cols * 2
+        both_passes(bench, "rms_norm", f"{rows} x {cols}", (2 * size, 3 * size), forward, backward,
+                    lambda x, w: liger.liger_rms_norm(x, w, EPS), compiled, leaves_of(x, w), bars.get((rows, cols)), errors)
+
+
+def layer_norm(bench):
+    import liger_kernel.transformers.functional as liger
+
+    doors = bench.doors
+    for rows, cols, bars in ((8192, 4096, (0.039, 0.075)), (8192, 1024, None), (8192, 8192, None)):
+        x, dy, w, b = random(rows, cols) + 3, random(rows, cols), random(cols), random(cols)
+        y, dx, dw, db = torch.empty_like(x), torch.empty_like(x), torch.empty_like(w), torch.empty_like(w)
+        mean, rstd = random(rows, dtype=F32), random(rows, dtype=F32)
+        forward = lambda: doors.layer_norm_forward(x, w, b, y, mean, rstd, rows, cols)
+        backward = lambda: doors.layer_norm_backward(dy, x, w, mean, rstd, dx, dw, db, rows, cols)
+        bench.once(forward), bench.once(backward)
+        x64, w64, b64 = f64_of(x, w, b)
+        reference = F.layer_norm(x64, (cols,), w64, b64, EPS)
+        reference.backward(dy.double())
+        errors = [error(y, reference)], [error(dx, x64.grad), error(dw, w64.grad), error(db, b64.grad)]
+        size = rows * cols * 2
+        both_passes(bench, "layer_norm", f"{rows} x {cols}", (2 * size, 3 * size), forward, backward,
+                    lambda x, w, b: liger.liger_layer_norm(x, w, b, EPS), lambda x, w, b: F.layer_norm(x, (cols,), w, b, EPS),
+                    leaves_of(x, w, b), bars, errors)
+
+
+def softmax(bench):
+    import liger_kernel.transformers.functional as liger
+
+    doors = bench.doors
+    for rows, cols, bars in ((8192, 4096, (0.036, 0.050)), (2048, 32768, (0.072, 0.099)), (65536, 512, None), (4096, 50257, None)):
+        x, dy = random(rows, cols), random(rows, cols)
+        y, dx = torch.empty_like(x), torch.empty_like(x)
+        forward = lambda: doors.softmax_forward(x, y, rows, cols)
+        backward = lambda: doors.softmax_backward(dy, y, dx, rows, cols)
+        bench.once(forward), bench.once(backward)
+        y64, dy64 = y.double(), dy.double()
+        errors = [error(y, x.double().softmax(-1))], [error(dx, y64 * (dy64 - (dy64 * y64).sum(-1, keepdim=True)))]
+        del y64, dy64
+        size = rows * cols * 2
+        both_passes(bench, "softmax", f"{rows} x {cols}", (2 * size, 3 * size), forward, backward, liger.liger_softmax,
+                    lambda x: torch.softmax(x, -1), leaves_of(x), bars, errors)
+
+
+def gates(bench):
+    import liger_kernel.transformers.functional as liger
+
+    doors = bench.doors
+    rows, cols = 8192, 14336
+    a, b, dy = (random(rows, cols) for _ in range(3))
+    y, da, db = (torch.empty_like(a) for _ in range(3))
+    size = rows * cols * 2
+    for op, function, peer, bars in (
+        ("swiglu", lambda a, b: F.silu(a) * b, liger.liger_swiglu, (0.167, 0.277)),
+        ("geglu", lambda a, b: F.gelu(a, approximate="tanh") * b, liger.liger_geglu, (0.167, 0.276)),
+    ):
+        forward = lambda: getattr(doors, f"{op}_forward")(a, b, y, rows, cols)
+        backward = lambda: getattr(doors, f"{op}_backward")(dy, a, b, da, db, rows, cols)
+        bench.once(forward), bench.once(backward)
+        a64, b64 = f64_of(a[:512], b[:512])
+        reference = function(a64, b64)
+        reference.backward(dy[:512].double())
+        errors = [error(y[:512], reference)], [error(da[:512], a64.grad), error(db[:512], b64.grad)]
+        both_passes(bench, op, f"{rows} x {cols}", (3 * size, 5 * size), forward, backward, peer, function, leaves_of(a, b), bars, errors)
+    forward = lambda: doors.relu_squared_forward(a, y, rows, cols)
+    backward = lambda: doors.relu_squared_backward(dy, a, da, rows, cols)
+    bench.once(forward), bench.once(backward)
+    errors = [error(y, a.double().relu() ** 2)], [error(da, 2 * a.double().relu() * dy.double())]
+    both_passes(bench, "relu_squared", f"{rows} x {cols}", (2 * size, 3 * size), forward, backward, liger.liger_relu_squared, None,
+                leaves_of(a), (0.115, 0.166), errors)
+
+
+OPERATORS = [copy, rms_norm, layer_norm, softmax, gates]
+
+
+def main():
+    library, wanted = sys.argv[1], sys.argv[2:]
+    print(torch.cuda.get_device_name(), "torch", torch.__version__)
+    bench = Bench(library)
+    for operator in OPERATORS:
+        if not wanted or operator.__name__ in wanted:
+            operator(bench)
+            torch.cuda.empty_cache()
+    with open(os.path.join(os.environ.get("OUT", "."), "peers.csv"), "w", newline="") as f:
+        writer = csv.DictWriter(f, bench.rows[0])
+        writer.writeheader()
+        writer.writerows(bench.rows)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,38 @@
+// RMSNorm on a GPU: the doors of tigon on pointers of the device.
+//
+//   nvcc -std=c++20 -O3 -arch=native --expt-relaxed-constexpr -Iinclude examples/cuda/rms_norm.cu -o rms_norm && ./rms_norm
+//
+// The backend's header comes before other headers of tigon. Doors that name no backend then run on the GPU.
+#include <tigon/backends/cuda/backend.hpp>
+// After it.
+#include <cstdio>
+#include <span>
+#include <tigon/ops/rms_norm.hpp>
+#include <vector>
+
+int main() {
+  const std::size_t rows = 8192, cols = 4096;
+  std::vector<float> x(rows * cols), w(cols, 2), y(x.size());
+  for (std::size_t k = 0; k < x.size(); ++k) x[k] = static_cast<float>(k % 13) - 6;
+
+  cudaStream_t stream;
+  cudaStreamCreate(&stream);
+  float *gx, *gw, *gy, *rstd;
+  cudaMalloc(&gx, x.size() * sizeof(float)), cudaMalloc(&gw, w.size() * sizeof(float));
+  cudaMalloc(&gy, y.size() * sizeof(float)), cudaMalloc(&rstd, rows * sizeof(float));
+  cudaMemcpy(gx, x.data(), x.size() * sizeof(float), cudaMemcpyHostToDevice);
+  cudaMemcpy(gw, w.data(), w.size() * sizeof(float), cudaMemcpyHostToDevice);
+
+  tigon::workspace scratch(tigon::gpu::memory(stream));
+  tigon::context ctx(tigon::serial(), scratch, tigon::gpu::queue(stream));
+  try {
+    tigon::rms_norm_forward(tigon::matrix_view(gx, rows, cols), std::span(gw, cols), tigon::matrix_view(gy, rows, cols),
+                            std::span(rstd, rows), {.eps = 1e-6}, ctx);
+    ctx.wait();  // the call returned when its work was in the queue
+  } catch (const tigon::error& e) {
+    std::fprintf(stderr, "%s\n", e.what());
+    return 1;
+  }
+  cudaMemcpy(y.data(), gy, y.size() * sizeof(float), cudaMemcpyDeviceToHost);
+  std::printf("x %g, y %g\n", x[0], y[0]);
+}

@@ -1,0 +1,195 @@
+// The driver of row programs on a GPU (rows/reduce_map.hpp says what they are).
+//
+//   group   the threads of a row: lanes of a warp, or a block (group.hpp)
+//   kept    vectors that a thread keeps of a row, which is then read once (row.hpp)
+//   task    rows that a block adds up: with sums over the rows (kernels.hpp)
+//
+// Shapes alone decide how many there are and in which order sums are made (plan.hpp), so results are the same bits every time.
+#ifndef TIGON_BACKENDS_CUDA_ROWS_HPP
+#define TIGON_BACKENDS_CUDA_ROWS_HPP
+
+#include <tigon/backends/cuda/kernels.hpp>
+#include <tigon/backends/cuda/runtime.hpp>
+// After them.
+#include <tigon/rows/reduce_map.hpp>
+
+#include <algorithm>
+#include <bit>
+#include <limits>
+
+namespace tigon::gpu {
+inline namespace TIGON_ABI {
+
+/// Blocks of a launch.
+inline unsigned blocks(std::size_t count) {
+  if (count > std::size_t{std::numeric_limits<int>::max()})
+    tigon::detail::fail(error_code::shape,
+                        "tigon: cuda: " + std::to_string(count) + " blocks; expected at most 2^31 - 1");
+  return static_cast<unsigned>(count);
+}
+inline unsigned columns(std::size_t cols) {
+  if (cols > std::size_t{std::numeric_limits<unsigned>::max()} / 2)
+    tigon::detail::fail(error_code::shape,
+                        "tigon: cuda: " + std::to_string(cols) + " columns; expected at most 2^31 - 1");
+  return static_cast<unsigned>(cols);
+}
+
+/// A matrix, or pairs, whose rows lie one behind the other, as one row; what has no row of its own stays as it is.
+template <class M>
+constexpr bool in_one_piece(const M& m) {
+  if constexpr (requires { m.row_stride; })
+    return m.row_stride == m.cols || m.rows <= 1;
+  else if constexpr (requires { m.pairs; })
+    return in_one_piece(m.pairs);
+  else
+    return requires { m.value; };
+}
+template <class M>
+constexpr M as_one_row(M m) {
+  if constexpr (requires { m.row_stride; })
+    m.cols *= m.rows, m.rows = 1, m.row_stride = m.cols;
+  else if constexpr (requires { m.pairs; })
+    m.pairs = as_one_row(m.pairs);
+  return m;
+}
+
+/// The driver, as `rows` of a backend.
+template <class B>
+struct rows_on_groups {
+  template <class P, class... Group>
+  static void reduce_map(context& ctx, P program, Group... groups) {
+    using rows::group;
+    const auto in = group<simd::reads>(groups...);
+    const auto gradients = group<adds_to>(groups...);
+    const rows::bound_program bound(program, group<of_rows>(groups...), group<saves>(groups...));
+    const rows::extents of = std::apply([](auto... x) { return rows::first_extents(x...); }, in.x);
+    const auto call = call_of<true, decltype(vector_of(in))>(
+        bound, all_plain(in.x), all_plain(group<map_reads>(groups...).x), all_plain(group<simd::writes>(groups...).y),
+        all_plain(group<reduce_writes>(groups...).y), group<kept_rows>(groups...));
+    if constexpr (std::tuple_size_v<decltype(gradients.g)> != 0)
+      adding(ctx, call, gradients, of);
+    else
+      each_row(ctx, call, of, []<class Shape, int N>(Shape, std::integral_constant<int, N>) {
+        return reduce_and_map<Shape, N, std::remove_const_t<decltype(call)>>;
+      });
+  }
+
+  template <class P, class... X, class... Y, class... Group>
+  static void map_rows(context& ctx, P program, simd::reads<X...> in, simd::writes<Y...> out, Group... groups) {
+    const auto gradients = rows::group<adds_to>(groups...);
+    const rows::bound_program bound(program, of_rows<>(), saves<>());
+    const rows::extents of =
+        std::apply([](auto... o) { return rows::first_extents(o...); }, std::tuple_cat(out.y, in.x));
+    const auto call = call_of<false, typename decltype(vector_of_map(in, out))::type>(
+        bound, all_plain(in.x), std::tuple<>(), all_plain(out.y), std::tuple<>(), rows::group<kept_rows>(groups...));
+    if constexpr (std::tuple_size_v<decltype(gradients.g)> != 0)
+      adding(ctx, call, gradients, of);
+    else if (of.rows != 0 && of.cols != 0)
+      each_column(ctx, call, of);
+  }
+
+  /// Bytes of the partial rows of so many parameter gradients.
+  template <class A>
+  static constexpr std::size_t partials_workspace(std::size_t rows, std::size_t cols, std::size_t count) {
+    return workspace::bytes_for<A>(most_tasks(rows), count, workspace::padded<A>(cols));
+  }
+
+  /// Starts a kernel with a row for each group: kernel_of(shape, columns at a time) is it.
+  template <class Call, class KernelOf>
+  static void each_row(context& ctx, const Call& call, rows::extents of, KernelOf kernel_of) {
+    if (of.rows == 0) return;
+    const auto run = [&](auto n, auto shape, std::size_t vectors) {
+      launch(ctx, kernel_of(shape, n), blocks(tigon::detail::ceil_div(of.rows, shape.rows)), shape.threads(vectors),
+             call, of.rows, columns(of.cols));
+    };
+    constexpr std::integral_constant<int, Call::N> n;
+    if (takes_vectors(call, of.cols))
+      with_shape(shapes_of_rows<Call::N * Call::kept_bytes>(), of.cols / Call::N,
+                 [&](auto shape) { run(n, shape, of.cols / Call::N); });
+    else
+      run(std::integral_constant<int, 1>(), shape_of_elements(), of.cols);
+  }
+
+ private:
+  template <class... X>
+  static rows::vec_of<B, X...> vector_of(simd::reads<X...>);
+  template <class... X, class... Y>
+  static auto vector_of_map(simd::reads<X...>, simd::writes<Y...>) {
+    if constexpr ((!std::is_void_v<typename rows::element_of<X>::type> || ...))
+      return std::type_identity<rows::vec_of<B, X...>>();
+    else
+      return std::type_identity<rows::vec_of<B, decltype(plain(std::declval<Y>()))...>>();
+  }
+  template <bool Reduces, class V, class Bound, class X, class More, class Y, class Direct, class Kept>
+  static auto call_of(const Bound& bound, X x, More more, Y y, Direct direct, Kept kept) {
+    return row_call<Reduces, V, Bound, X, More, Y, Direct, Kept>{bound, std::tuple_cat(x, more),
+                                                                 std::tuple_cat(direct, y), kept};
+  }
+  /// Whether every row of every operand begins at a vector of the call, and has whole ones.
+  template <class Call>
+  static bool takes_vectors(const Call& call, std::size_t cols) {
+    return cols % Call::N == 0 && all_wide<Call::N>(call.x, call.y);
+  }
+
+  template <class Call>
+  static void each_column(context& ctx, Call call, rows::extents of) {
+    const auto all = [](const auto&... m) { return (in_one_piece(m) && ... && true); };
+    if (std::tuple_size_v<decltype(call.kept.flags)> == 0 && std::apply(all, std::tuple_cat(call.x, call.y))) {
+      const auto as_rows = [](auto... m) { return std::make_tuple(as_one_row(m)...); };
+      call.x = std::apply(as_rows, call.x), call.y = std::apply(as_rows, call.y);
+      of = {1, of.rows * of.cols};
+    }
+    const auto run = [&](auto n) {
+      constexpr unsigned threads = threads_of_map, most_rows = 65535;
+      const std::size_t vectors = of.cols / n.value;
+      const auto wide = static_cast<unsigned>(std::bit_ceil(std::min<std::size_t>(vectors, threads)));
+      const unsigned high = of.rows == 1 ? 1 : threads / wide;
+      const auto rows = static_cast<unsigned>(std::min<std::size_t>(tigon::detail::ceil_div(of.rows, high), most_rows));
+      launch(ctx, map_columns<n.value, Call>, dim3(blocks(tigon::detail::ceil_div(vectors, wide)), rows),
+             dim3(wide, high), call, of.rows, of.cols);
+    };
+    if (takes_vectors(call, of.cols))
+      run(std::integral_constant<int, Call::N>());
+    else
+      run(std::integral_constant<int, 1>());
+  }
+
+  template <class Call, class... T>
+  static void adding(context& ctx, const Call& call, const adds_to<T...>& gradients, rows::extents of) {
+    using A = typename Call::A;
+    constexpr int K = sizeof...(T);
+    const std::size_t stride = workspace::padded<A>(of.cols);
+    workspace::frame frame(ctx.workspace());
+    A* const partials = frame.template take<A>(most_tasks(of.rows) * K * stride);
+    std::size_t tasks = 0;
+    const auto run = [&](auto n, auto shape, std::size_t vectors) {
+      constexpr unsigned groups = shape.rows;
+      const std::size_t per_task = rows_of_task(of.rows, groups, shape.blocks_of(shape.threads(vectors)));
+      tasks = tigon::detail::ceil_div(of.rows, per_task);
+      if (tasks != 0)
+        launch(ctx, add_rows<decltype(shape), n.value, K, Call>, blocks(tasks), shape.threads(vectors), call, of.rows,
+               per_task, columns(of.cols), partials, stride);
+    };
+    constexpr std::integral_constant<int, Call::N> n;
+    if (takes_vectors(call, of.cols))
+      with_shape(shapes_of_sums<K>(), of.cols / Call::N, [&](auto shape) { run(n, shape, of.cols / Call::N); });
+    else
+      run(std::integral_constant<int, 1>(), shape_of_elements(), of.cols);
+
+    std::size_t k = 0;
+    const auto combine = [&](const auto& to) {
+      using P = std::remove_pointer_t<decltype(to.out.data)>;
+      if (to.out.data != nullptr)
+        launch(ctx, add_tasks<A, P>, blocks(tigon::detail::ceil_div(of.cols, columns_of_block)), 256,
+               partials + k * stride, tasks, K * stride, columns(of.cols), to.out.data,
+               to.mode == gradient::accumulate);
+      ++k;
+    };
+    std::apply([&](const auto&... one) { (combine(one), ...); }, gradients.g);
+  }
+};
+
+}  // namespace TIGON_ABI
+}  // namespace tigon::gpu
+
+#endif  // TIGON_BACKENDS_CUDA_ROWS_HPP

@@ -1,0 +1,67 @@
+// What a call on a GPU needs of CUDA: the queue and the memory of a context, and how kernels are started.
+#ifndef TIGON_BACKENDS_CUDA_RUNTIME_HPP
+#define TIGON_BACKENDS_CUDA_RUNTIME_HPP
+
+#include <tigon/backends/cuda/device_code.hpp>
+// After it.
+#include <tigon/core/context.hpp>
+#include <tigon/core/error.hpp>
+
+#include <cstddef>
+#include <string>
+
+namespace tigon::gpu {
+inline namespace TIGON_ABI {
+
+/// Throws error_code::device for an error of CUDA.
+inline void expect_success(cudaError_t error, const char* what) {
+  if (error != cudaSuccess)
+    tigon::detail::fail(error_code::device, std::string("tigon: cuda: ") + what + ": " + cudaGetErrorString(error));
+}
+
+/// The queue of a context whose calls go to this stream; null is CUDA's default stream. wait() returns when the calls are done,
+/// and throws error_code::device with what the device reports.
+inline device_queue queue(cudaStream_t stream) {
+  return {stream,
+          [](void* s) { expect_success(cudaStreamSynchronize(static_cast<cudaStream_t>(s)), "the device reports"); }};
+}
+
+/// Memory of the device for a workspace, taken and given back in the order of the stream.
+inline memory_source memory(cudaStream_t stream) {
+  return {[](void* s, std::size_t bytes) -> void* {
+            void* p = nullptr;
+            if (cudaMallocAsync(&p, bytes, static_cast<cudaStream_t>(s)) == cudaSuccess) return p;
+            (void)cudaGetLastError();
+            return nullptr;
+          },
+          [](void* s, void* p, std::size_t) { (void)cudaFreeAsync(p, static_cast<cudaStream_t>(s)); }, stream};
+}
+
+/// The stream of a context; a context without a queue is refused.
+inline cudaStream_t stream_of(const context& ctx) {
+  if (!ctx.has_queue())
+    tigon::detail::fail(error_code::state,
+                        "tigon: cuda: the context has no queue; expected one that is made with gpu::queue(stream)");
+  return static_cast<cudaStream_t>(ctx.stream());
+}
+
+/// Puts a kernel into the queue of the context. With TIGON_CHECKS of 2 the call waits for it, and throws what it reports.
+template <class... Parameter, class... Argument>
+void launch(context& ctx, void (*kernel)(Parameter...), dim3 grid, dim3 threads, Argument... argument) {
+  const cudaStream_t stream = stream_of(ctx);
+#if defined(TIGON_CUDA_MODEL)
+  cuda_model::launch(stream, kernel, grid, threads, argument...);
+#else
+  cudaLaunchConfig_t config{};
+  config.gridDim = grid, config.blockDim = threads, config.stream = stream;
+  expect_success(cudaLaunchKernelEx(&config, kernel, argument...), "a kernel does not start");
+#endif
+#if TIGON_CHECKS >= 2
+  ctx.wait();
+#endif
+}
+
+}  // namespace TIGON_ABI
+}  // namespace tigon::gpu
+
+#endif  // TIGON_BACKENDS_CUDA_RUNTIME_HPP
