@@ -7,6 +7,7 @@
 #include <tigon/simd/engines/eigen.hpp>
 #include <tigon/simd/engines/highway.hpp>
 #include <tigon/simd/engines/xsimd.hpp>
+#include "support/typed.hpp"
 
 #include <gtest/gtest.h>
 

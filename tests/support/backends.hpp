@@ -11,6 +11,7 @@
 #include <tigon/simd/vec.hpp>
 
 #include "backend_list.hpp"
+#include "typed.hpp"
 
 namespace tigon::test {
 
