@@ -206,7 +206,7 @@ struct on_tested {
 };
 struct on_reference {
   static constexpr bool is_reference = true;
-  using backend = backends::generic;
+  using backend = test::single_numbers;
   using element = double;
   context& ctx;
 };

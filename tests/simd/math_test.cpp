@@ -7,7 +7,6 @@
 #include <tigon/simd/engines/eigen.hpp>
 #include <tigon/simd/engines/highway.hpp>
 #include <tigon/simd/engines/xsimd.hpp>
-#include "support/typed.hpp"
 
 #include <gtest/gtest.h>
 
@@ -24,6 +23,8 @@
 #include <string>
 #include <thread>
 #include <vector>
+
+#include "support/typed.hpp"
 
 namespace {
 
