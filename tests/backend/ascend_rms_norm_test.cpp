@@ -4,6 +4,8 @@
 #include "ascend_chips.hpp"
 #include "support/row_norm.hpp"
 
+#include "support/kernels.hpp"
+
 namespace {
 
 using namespace tigon::test;
@@ -81,7 +83,7 @@ TYPED_TEST(ascend_rms_norm, agrees_with_its_parents) {
       SCOPED_TRACE(testing::Message() << s << ", variant with eps " << v.opt.eps << (v.weighted ? "" : ", no weight"));
       problem<T> p(s, v, s.rows % 2 == 0 ? guard::behind : guard::before), q(s, v);
       p.template both_ways<B>();
-      q.template both_ways<tigon::backends::highway>();
+      q.template both_ways<usual_backend>();
       expect_equal(p, q, parity.of<T>() * (v.opt.casting == tigon::casting::llama ? 2 : 1));
     }
   if constexpr (compared_with_generic<T>) {
@@ -124,7 +126,7 @@ TYPED_TEST(ascend_rms_norm, any_nan_in_rstd_stays_one) {
 TEST(ascend_rms_norm_types, may_differ) {
   problem<tigon::bfloat16, float> p({50, 3000}), q({50, 3000});
   p.both_ways<usual_chip>();
-  q.both_ways<tigon::backends::highway>();
+  q.both_ways<usual_backend>();
   EXPECT_TRUE(close(p.y.f64(), q.y.f64(), 2 * parity.bf16));
   EXPECT_TRUE(close(p.dw.f64(), q.dw.f64(), 2 * parity.bf16));
 }

@@ -7,6 +7,7 @@
 #include <tigon/ops/swiglu_fused.hpp>
 
 #include "problem.hpp"
+#include "support/kernels.hpp"
 
 namespace {
 

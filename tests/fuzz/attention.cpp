@@ -4,6 +4,7 @@
 #include <tigon/ops/neighborhood_attention.hpp>
 
 #include "problem.hpp"
+#include "support/kernels.hpp"
 
 namespace {
 

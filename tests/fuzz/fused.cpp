@@ -7,6 +7,7 @@
 
 #include "labels.hpp"
 #include "linear.hpp"
+#include "support/kernels.hpp"
 
 namespace {
 

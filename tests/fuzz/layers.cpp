@@ -10,6 +10,7 @@
 #include "labels.hpp"
 #include "layers.hpp"
 #include "linear.hpp"
+#include "support/kernels.hpp"
 
 namespace {
 

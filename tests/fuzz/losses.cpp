@@ -12,6 +12,7 @@
 #include <algorithm>
 
 #include "labels.hpp"
+#include "support/kernels.hpp"
 
 namespace {
 

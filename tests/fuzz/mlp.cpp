@@ -5,6 +5,7 @@
 #include <tigon/ops/tiled_mlp.hpp>
 
 #include "layers.hpp"
+#include "support/kernels.hpp"
 
 namespace {
 

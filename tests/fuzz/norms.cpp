@@ -8,6 +8,7 @@
 #include <tigon/ops/rms_norm.hpp>
 
 #include "problem.hpp"
+#include "support/kernels.hpp"
 
 namespace {
 

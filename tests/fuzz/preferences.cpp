@@ -8,6 +8,7 @@
 
 #include "labels.hpp"
 #include "linear.hpp"
+#include "support/kernels.hpp"
 
 namespace {
 

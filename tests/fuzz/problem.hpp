@@ -206,7 +206,7 @@ struct on_tested {
 };
 struct on_reference {
   static constexpr bool is_reference = true;
-  using backend = backends::generic;
+  using backend = test::single_numbers;
   using element = double;
   context& ctx;
 };
@@ -378,6 +378,10 @@ class any_problem {
   }
   std::string note;
 
+  bool gaps_change_bits = false;       ///< rows without gaps between them are summed as one
+  bool may_refuse = false;             ///< the case has something in it that is refused
+  const char* may_allocate = nullptr;  ///< why a call of this operator on this backend allocates memory
+
  protected:
   std::vector<argument*> arguments_;
   std::string op_, backend_, type_;
@@ -386,7 +390,7 @@ class any_problem {
   double spread_;
   fault damage_;
   std::size_t damaged_;
-  bool threads_, wild_ = false, accepted_fault_ = false;
+  bool threads_, begun_ = false, wild_ = false, accepted_fault_ = false;
   std::size_t filled_ = 0;
 
   [[noreturn]] void fail(const argument& a, std::size_t k, double got, double want, const std::string& what) const {
@@ -464,19 +468,91 @@ class any_problem {
       if (now[k] != wanted[k]) fail(std::string(arguments_[k]->name) + " has other bits " + when);
   }
 
+  /// The call of a door for either side. Without its type, so that what is checked is compiled once.
+  struct door {
+    void* call;
+    void (*tested)(void* call, context&);
+    void (*reference)(void* call, context&);
+  };
   struct outcome {
     bool refused = false;
     error_code code{};
     std::string sentence;
   };
-  template <class Call>
-  static outcome try_to(Call&& call) {
+  TIGON_TEST_NOINLINE static outcome try_to(void (*side)(void*, context&), void* call) {
     try {
-      call();
+      side(call, default_context());
       return {};
     } catch (const error& e) {
       return {true, e.code(), e.what()};
     }
+  }
+
+  TIGON_TEST_NOINLINE void check(const std::vector<argument*>& outputs, door of) {
+    if (!begun_) damage_one(), begun_ = true;
+    const std::span<argument* const> outs(outputs);
+    const auto before = memory(false), before_reference = memory(true);
+    const outcome tested = try_to(of.tested, of.call), reference = try_to(of.reference, of.call);
+    if (tested.refused != reference.refused || tested.code != reference.code)
+      fail("the backend says \"" + tested.sentence + "\", generic \"" + reference.sentence + '"');
+    expect_unchanged(before, false, tested.refused ? std::span<argument* const>{} : outs, "by the backend");
+    expect_unchanged(before_reference, true, tested.refused ? std::span<argument* const>{} : outs, "by generic");
+    if (tested.refused) {
+      if (!is_faulty() && !may_refuse) fail("refused: " + tested.sentence);
+      throw end_of_case{};
+    }
+    if (is_faulty()) accepted_fault_ = true;
+    const auto after = memory(false);
+    for (std::size_t n = repeats + (damaged_ % 4 == 0 ? 1 : 0); n != 0; --n) {
+      restore(before, false);
+      const std::size_t before_call = allocations;
+      of.tested(of.call, default_context());
+      // The workspace has grown to what the call takes.
+      if (allocations != before_call && may_allocate == nullptr)
+        fail(std::to_string(allocations - before_call) + " allocations in a call");
+      expect_same_bits(after, "in another call");
+    }
+    static constexpr std::size_t numbers[] = {3, 1, 2, 4, 5, 7, 16};
+    for (const std::size_t threads : std::span(numbers).first(repeats != 0 ? std::size(numbers) : threads_ ? 1 : 0)) {
+      restore(before, false);
+      of.tested(of.call, context_of(threads));
+      expect_same_bits(after, ("with " + std::to_string(threads) + " threads").c_str());
+    }
+    if (expanded && !is_faulty()) check_expanded(outs, before, before_reference, of);
+  }
+
+  /// Every input of numbers in turn repeats its rows (its tokens, heads, sequences, or all of these): by its numbers, and by
+  /// strides of 0. What the case had is put back.
+  TIGON_TEST_NOINLINE void check_expanded(std::span<argument* const> outputs, const std::vector<image>& before,
+                                          const std::vector<image>& before_reference, door of) {
+    const auto after = memory(false), after_reference = memory(true);
+    const auto begin = [&] { restore(before, false), restore(before_reference, true); };
+    const auto both = [&] { return std::array{try_to(of.tested, of.call), try_to(of.reference, of.call)}; };
+    for (argument* a : arguments_) {
+      if (std::ranges::find(outputs, a) != outputs.end() || a->rows() < 2 || !a->is_number()) continue;
+      if (gaps_change_bits && a->strides[2] == a->cols()) continue;
+      for (std::size_t axes = 1; axes < 8; ++axes) {
+        const std::array along{(axes & 1) != 0, (axes & 2) != 0, (axes & 4) != 0};
+        bool any = false, each = true;  // every axis that is chosen has something to repeat
+        for (std::size_t k = 0; k < 3; ++k) any |= along[k], each &= !along[k] || a->extents[k] > 1;
+        if (!any || !each) continue;
+        begin(), a->repeat(along);
+        const auto of_copy = both();
+        const auto wanted = memory(false), wanted_reference = memory(true);
+        begin(), a->repeat(along), a->repeats_along = along;
+        const auto of_strides = both();
+        a->repeats_along = {};
+        const std::string when = "where " + std::string(a->name) + " repeats axes " + std::to_string(axes);
+        for (std::size_t k = 0; k < 2; ++k)
+          if (of_copy[k].sentence != of_strides[k].sentence)
+            fail(when + ": \"" + of_copy[k].sentence + "\" and \"" + of_strides[k].sentence + '"');
+        expect_same_bits(wanted, when.c_str());
+        if (memory(true) != wanted_reference) fail("generic has other bits " + when);
+      }
+    }
+    begin(), both();
+    expect_same_bits(after, "after calls with strides of 0");
+    restore(after_reference, true);
   }
 
   TIGON_TEST_NOINLINE void damage_one() {
@@ -532,80 +608,9 @@ class problem : public any_problem {
   /// refused ends here.
   template <class F>
   void call(const std::vector<argument*>& outputs, F f) {
-    if (!begun_) damage_one(), begun_ = true;
-    const std::span<argument* const> outs(outputs);
-    const auto before = memory(false), before_reference = memory(true);
-    const outcome tested = try_to([&] { f(on_tested<B, T>{default_context()}); });
-    const outcome reference = try_to([&] { f(on_reference{default_context()}); });
-    if (tested.refused != reference.refused || tested.code != reference.code)
-      fail("the backend says \"" + tested.sentence + "\", generic \"" + reference.sentence + '"');
-    expect_unchanged(before, false, tested.refused ? std::span<argument* const>{} : outs, "by the backend");
-    expect_unchanged(before_reference, true, tested.refused ? std::span<argument* const>{} : outs, "by generic");
-    if (tested.refused) {
-      if (!is_faulty() && !may_refuse) fail("refused: " + tested.sentence);
-      throw end_of_case{};
-    }
-    if (is_faulty()) accepted_fault_ = true;
-    const auto after = memory(false);
-    for (std::size_t n = repeats + (damaged_ % 4 == 0 ? 1 : 0); n != 0; --n) {
-      restore(before, false);
-      const std::size_t before_call = allocations;
-      f(on_tested<B, T>{default_context()});
-      // The workspace has grown to what the call takes.
-      if (allocations != before_call && may_allocate == nullptr)
-        fail(std::to_string(allocations - before_call) + " allocations in a call");
-      expect_same_bits(after, "in another call");
-    }
-    static constexpr std::size_t numbers[] = {3, 1, 2, 4, 5, 7, 16};
-    for (const std::size_t threads : std::span(numbers).first(repeats != 0 ? std::size(numbers) : threads_ ? 1 : 0)) {
-      restore(before, false);
-      f(on_tested<B, T>{context_of(threads)});
-      expect_same_bits(after, ("with " + std::to_string(threads) + " threads").c_str());
-    }
-    if (expanded && !is_faulty()) call_expanded(outs, before, before_reference, f);
+    check(outputs, {&f, [](void* of, context& ctx) { (*static_cast<F*>(of))(on_tested<B, T>{ctx}); },
+                    [](void* of, context& ctx) { (*static_cast<F*>(of))(on_reference{ctx}); }});
   }
-
-  /// Every input of numbers in turn repeats its rows (its tokens, heads, sequences, or all of these): by its numbers, and by
-  /// strides of 0. What the case had is put back.
-  template <class F>
-  void call_expanded(std::span<argument* const> outputs, const std::vector<image>& before,
-                     const std::vector<image>& before_reference, F f) {
-    const auto after = memory(false), after_reference = memory(true);
-    const auto begin = [&] { restore(before, false), restore(before_reference, true); };
-    const auto both = [&] {
-      return std::array{try_to([&] { f(on_tested<B, T>{default_context()}); }),
-                        try_to([&] { f(on_reference{default_context()}); })};
-    };
-    for (argument* a : arguments_) {
-      if (std::ranges::find(outputs, a) != outputs.end() || a->rows() < 2 || !a->is_number()) continue;
-      if (gaps_change_bits && a->strides[2] == a->cols()) continue;
-      for (std::size_t axes = 1; axes < 8; ++axes) {
-        const std::array along{(axes & 1) != 0, (axes & 2) != 0, (axes & 4) != 0};
-        bool any = false, each = true;  // every axis that is chosen has something to repeat
-        for (std::size_t k = 0; k < 3; ++k) any |= along[k], each &= !along[k] || a->extents[k] > 1;
-        if (!any || !each) continue;
-        begin(), a->repeat(along);
-        const auto of_copy = both();
-        const auto wanted = memory(false), wanted_reference = memory(true);
-        begin(), a->repeat(along), a->repeats_along = along;
-        const auto of_strides = both();
-        a->repeats_along = {};
-        const std::string when = "where " + std::string(a->name) + " repeats axes " + std::to_string(axes);
-        for (std::size_t k = 0; k < 2; ++k)
-          if (of_copy[k].sentence != of_strides[k].sentence)
-            fail(when + ": \"" + of_copy[k].sentence + "\" and \"" + of_strides[k].sentence + '"');
-        expect_same_bits(wanted, when.c_str());
-        if (memory(true) != wanted_reference) fail("generic has other bits " + when);
-      }
-    }
-    begin(), both();
-    expect_same_bits(after, "after calls with strides of 0");
-    restore(after_reference, true);
-  }
-
-  bool gaps_change_bits = false;       ///< rows without gaps between them are summed as one
-  bool may_refuse = false;             ///< the case has something in it that is refused
-  const char* may_allocate = nullptr;  ///< why a call of this operator on this backend allocates memory
 
  private:
   template <class U>
@@ -615,7 +620,6 @@ class problem : public any_problem {
     return *a;
   }
   std::vector<std::unique_ptr<argument>> kept_;
-  bool begun_ = false;
 };
 
 /// The pairs of backend and type of this program, one of which the bytes choose. TIGON_FUZZ_BACKEND: another backend

@@ -5,6 +5,7 @@
 #include <tigon/ops/rope.hpp>
 
 #include "problem.hpp"
+#include "support/kernels.hpp"
 
 namespace {
 

@@ -4,6 +4,7 @@
 #include <tigon/ops/mhc_pre.hpp>
 
 #include "layers.hpp"
+#include "support/kernels.hpp"
 
 namespace {
 

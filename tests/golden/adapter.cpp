@@ -8,6 +8,8 @@
 #define TIGON_GOLDEN_PATH(op) TIGON_GOLDEN_PATH_(op)
 #include TIGON_STRING(TIGON_GOLDEN_PATH(TIGON_GOLDEN_OP))
 
+#include "../support/kernels.hpp"
+
 namespace {
 
 const bool added = golden::add_adapter<golden::adapters::TIGON_GOLDEN_OP>(TIGON_STRING(TIGON_GOLDEN_OP));

@@ -27,7 +27,8 @@ template <class B, class T>
 inline constexpr bool has_products = true;
 #endif
 template <class Adapter, class B, class T>
-using code = std::conditional_t<makes_products<Adapter> && has_products<B, T>, B, tigon::row_backend<B>>;
+using code =
+    tigon::test::usual_if<std::conditional_t<makes_products<Adapter> && has_products<B, T>, B, tigon::row_backend<B>>>;
 
 template <class Adapter, class B, class T>
 void add(std::string_view op) {

@@ -4,6 +4,8 @@
 #include "adapters/fused_linear_scaled_cross_entropy.hpp"
 #include "add_adapter.hpp"
 
+#include "../support/kernels.hpp"
+
 namespace {
 
 using namespace golden;

@@ -5,6 +5,8 @@
 #include "adapters/fused_linear_jsd.hpp"
 #include "add_adapter.hpp"
 
+#include "../support/kernels.hpp"
+
 namespace {
 
 using namespace golden;

@@ -5,6 +5,8 @@
 #include "adapters/tiled_mlp.hpp"
 #include "add_adapter.hpp"
 
+#include "../support/kernels.hpp"
+
 namespace {
 
 using namespace golden;

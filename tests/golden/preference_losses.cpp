@@ -8,6 +8,8 @@
 #include "adapters/fused_linear_simpo.hpp"
 #include "add_adapter.hpp"
 
+#include "../support/kernels.hpp"
+
 namespace {
 
 using namespace golden;

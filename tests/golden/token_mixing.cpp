@@ -4,6 +4,8 @@
 #include "adapters/sparsemax.hpp"
 #include "add_adapter.hpp"
 
+#include "../support/kernels.hpp"
+
 namespace {
 
 using namespace golden;

@@ -14,6 +14,8 @@
 #include "support/scratch.hpp"
 #include "support/throws.hpp"
 
+#include "support/kernels.hpp"
+
 namespace tigon::backends {
 inline namespace TIGON_ABI {
 

@@ -16,6 +16,8 @@
 #include "support/frozen.hpp"
 #include "support/problem.hpp"
 
+#include "support/kernels.hpp"
+
 namespace tigon::backends {
 inline namespace TIGON_ABI {
 

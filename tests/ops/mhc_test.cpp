@@ -12,6 +12,8 @@
 #include "support/threads.hpp"
 #include "support/throws.hpp"
 
+#include "support/kernels.hpp"
+
 namespace {
 
 using namespace tigon::test;
@@ -124,8 +126,7 @@ struct problem : mhc_problem<T> {
 #if defined(TIGON_CONFORMANCE_BACKEND) || defined(TIGON_TESTS_ALL_PAIRS)
 using pairs = every_product_pair;
 #else
-using pairs =
-    testing::Types<on<tigon::backends::generic, double>, on<usual_backend, float>, on<usual_backend, bfloat16> >;
+using pairs = testing::Types<on<single_numbers, double>, on<usual_backend, float>, on<usual_backend, bfloat16> >;
 #endif
 
 template <class On>

@@ -24,6 +24,8 @@
 #include <thread>
 #include <vector>
 
+#include "support/typed.hpp"
+
 namespace {
 
 namespace simd = tigon::simd;

@@ -13,6 +13,8 @@
 #include <tigon/simd/math/random.hpp>
 #include <vector>
 
+#include "support/typed.hpp"
+
 namespace {
 
 namespace simd = tigon::simd;

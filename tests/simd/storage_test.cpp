@@ -14,6 +14,8 @@
 #include <limits>
 #include <vector>
 
+#include "support/typed.hpp"
+
 namespace {
 
 namespace simd = tigon::simd;

@@ -19,6 +19,8 @@
 #include <random>
 #include <vector>
 
+#include "support/typed.hpp"
+
 namespace {
 
 namespace simd = tigon::simd;

@@ -4,6 +4,7 @@
 #define TIGON_TESTS_SUPPORT_BACKEND_LIST_HPP
 
 #include <tigon/backends/generic/backend.hpp>
+#include <type_traits>
 #if defined(TIGON_CONFORMANCE_BACKEND)
 #include TIGON_CONFORMANCE_HEADER
 #else
@@ -24,6 +25,10 @@
 #endif
 #endif
 
+#if defined(TIGON_TESTS_LINKED_KERNELS)
+#include "linked.hpp"
+#endif
+
 namespace tigon::test {
 
 template <class... T>
@@ -31,17 +36,29 @@ struct list {};
 template <class... A, class... B>
 list<A..., B...> operator+(list<A...>, list<B...>);
 
+/// Backends of the suite, where the build says so with kernels that are compiled once for all of its programs.
+#if defined(TIGON_TESTS_LINKED_KERNELS)
+template <class B>
+using shared = linked<B>;
+#else
+template <class B>
+using shared = B;
+#endif
+
 #if defined(TIGON_CONFORMANCE_BACKEND)
 
 using usual_backend = TIGON_CONFORMANCE_BACKEND;
+using single_numbers = backends::generic;
 using engine_backends = list<usual_backend>;
 using all_backends = engine_backends;
 using half_backends = engine_backends;
 
 #else
 
+/// The single numbers.
+using single_numbers = shared<backends::generic>;
 /// What a test builds on that needs some backend with products of its own.
-using usual_backend = backends::highway;
+using usual_backend = shared<backends::highway>;
 
 /// One backend an engine: what row programs are tested on.
 using engine_backends = list<backends::generic, backends::eigen, backends::xsimd, backends::highway>;
@@ -57,11 +74,11 @@ using dot_backends = list<>;
 #endif
 /// The default where bf16 is multiplied by instructions, if the flags have them.
 #if defined(__AVX512BF16__)
-using bf16_backend = backends::avx512_bf16;
+using bf16_backend = shared<backends::avx512_bf16>;
 #elif TIGON_FLAGS_arm_bf16
-using bf16_backend = backends::arm_bf16;
+using bf16_backend = shared<backends::arm_bf16>;
 #else
-using bf16_backend = backends::highway;
+using bf16_backend = usual_backend;
 #endif
 #if defined(TIGON_TESTS_ONEDNN)  // the build found libdnnl, and links it
 using onednn_backends = list<backends::onednn>;
@@ -79,9 +96,13 @@ struct one_vector_a_step : B {
 };
 
 /// Half of the engines: the single numbers and the default.
-using half_backends = list<backends::generic, backends::highway>;
+using half_backends = list<single_numbers, usual_backend>;
 
 #endif
+
+/// B, but the usual backend for what that is of.
+template <class B>
+using usual_if = std::conditional_t<std::is_same_v<shared<B>, usual_backend>, usual_backend, B>;
 
 }  // namespace tigon::test
 

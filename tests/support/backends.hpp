@@ -11,6 +11,7 @@
 #include <tigon/simd/vec.hpp>
 
 #include "backend_list.hpp"
+#include "typed.hpp"
 
 namespace tigon::test {
 
@@ -80,9 +81,9 @@ using other_engines =
 /// and f64 where lanes are many. An operator is a template over both: what a pair alone can break are loads, stores and
 /// lanes, and those are tested for all pairs in tests/simd; and golden values are compared on every engine in f32, and in
 /// bf16 on single numbers, the default's lanes and tiles.
-using every_pair = decltype(as_types(
-    list<on<backends::generic, double>, on<backends::highway, float>, on<backends::highway, bfloat16> >{} +
-    if_engines<other_engines>{}));
+using every_pair =
+    decltype(as_types(list<on<single_numbers, double>, on<usual_backend, float>, on<usual_backend, bfloat16> >{} +
+                      if_engines<other_engines>{}));
 
 /// For operators with products inside, which a child of highway overrides.
 #if defined(TIGON_TESTS_ENGINES)
@@ -90,7 +91,7 @@ using bf16_backends = decltype(list<backends::highway>{} + dot_backends{} + oned
 #else
 using bf16_backends = list<bf16_backend>;
 #endif
-using every_product_pair = decltype(as_types(list<on<backends::generic, double>, on<backends::highway, float> >{} +
+using every_product_pair = decltype(as_types(list<on<single_numbers, double>, on<usual_backend, float> >{} +
                                              if_engines<other_engines>{} + with_element<bfloat16>(bf16_backends{})));
 
 #endif

@@ -39,7 +39,7 @@ using mlp_pairs =
 using mlp_pairs =
     with_engines<list<on<backends::generic, float>, on<backends::small_blocks, float>,
                       on<backends::small_blocks, bfloat16>, on<backends::small_blocks, double>>,
-                 on<backends::highway, float>, on<backends::small_blocks, float16>, on<bf16_backend, bfloat16>>;
+                 on<usual_backend, float>, on<backends::small_blocks, float16>, on<bf16_backend, bfloat16>>;
 #endif
 
 // In units of |reference| + its root mean square; at most ten times the worst that was seen.

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <cstring>
 #include <tigon/core/context.hpp>
+#include <type_traits>
 #include <vector>
 
 #include "guarded.hpp"
@@ -79,10 +80,14 @@ class failing_executor {
   std::size_t begun_ = 0, fail_at_ = none;
 };
 
-/// run(ctx) computes everything anew and returns bits_of(all outputs): the same for 1, 2, 3 and 7 threads, workers that
-/// keep out of each other's scratch memory, and after a call in which a task has thrown.
-template <class Run>
-testing::AssertionResult same_bits_for_any_threads(Run&& run) {
+/// A computation without its type, so that what is asked of it is compiled once.
+struct computation {
+  void* of;
+  std::vector<std::byte> (*compute)(void* of, context&);
+  std::vector<std::byte> operator()(context& ctx) const { return compute(of, ctx); }
+};
+
+TIGON_TEST_NOINLINE inline testing::AssertionResult same_bits_for_any_threads_of(computation run) {
   std::size_t scratch_bytes = 0;
   const auto with = [&](std::size_t threads) -> std::vector<std::byte> {
     thread_pool pool(threads);
@@ -122,6 +127,16 @@ testing::AssertionResult same_bits_for_any_threads(Run&& run) {
     if (run(again) != one) return testing::AssertionFailure() << "other bits after task " << task << " has thrown";
   }
   return testing::AssertionSuccess();
+}
+
+/// run(ctx) computes everything anew and returns bits_of(all outputs): the same for 1, 2, 3 and 7 threads, workers that
+/// keep out of each other's scratch memory, and after a call in which a task has thrown.
+template <class Run>
+testing::AssertionResult same_bits_for_any_threads(Run&& run) {
+  using made = std::remove_reference_t<Run>;
+  return same_bits_for_any_threads_of(
+      {const_cast<void*>(static_cast<const void*>(&run)),
+       [](void* of, context& ctx) -> std::vector<std::byte> { return (*static_cast<made*>(of))(ctx); }});
 }
 
 }  // namespace tigon::test

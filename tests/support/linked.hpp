@@ -1,0 +1,98 @@
+// A backend whose kernels are compiled once for all programs of the suite: linked<B> calls what B has by functions that
+// are not inlined. Those that several programs call are declared in kernels.hpp and compiled by kernels.cpp; any other is
+// compiled where it is called, so that a list that lacks one costs time and nothing else.
+#ifndef TIGON_TESTS_SUPPORT_LINKED_HPP
+#define TIGON_TESTS_SUPPORT_LINKED_HPP
+
+#include <tigon/backend/choices.hpp>
+#include <tigon/backend/kernel.hpp>
+#include <tigon/backend/lookup.hpp>
+#include <tigon/backend/operator.hpp>
+#include <tigon/backends/highway/backend.hpp>
+#include <tigon/rows/row.hpp>
+#include <type_traits>
+
+namespace tigon::op {
+// Defined by their headers.
+#define TIGON_TESTS_DECLARE(name) struct name;
+TIGON_OPERATORS(TIGON_TESTS_DECLARE)
+#undef TIGON_TESTS_DECLARE
+}  // namespace tigon::op
+
+namespace tigon::backends {
+inline namespace TIGON_ABI {
+struct linked_highway;
+}  // namespace TIGON_ABI
+}  // namespace tigon::backends
+
+namespace tigon::test {
+
+/// The types that a kernel is called with besides those of its operands.
+template <class...>
+struct kernel_types {};
+
+/// kernel<Op, ...>::forward<B, T...>(x...), and backward.
+template <class Op, class B, class... T, class... X>
+void linked_forward(kernel_types<T...>, X&... x) {
+  kernel_for<Op, B>::template forward<B, T...>(x...);
+}
+template <class Op, class B, class... T, class... X>
+void linked_backward(kernel_types<T...>, X&... x) {
+  kernel_for<Op, B>::template backward<B, T...>(x...);
+}
+
+/// All operators but products, which are called with functions of their callers (shared_products.hpp).
+template <class, class, class, class... Ops>
+struct all_but_products {
+  using type = op_list<Ops...>;
+};
+#define TIGON_TESTS_NAME(name) , op::name
+using linked_operators = all_but_products<void TIGON_OPERATORS(TIGON_TESTS_NAME)>::type;
+#undef TIGON_TESTS_NAME
+static_assert(!linked_operators::contains<op::gemm> && !linked_operators::contains<op::matmul_int8_int2>);
+
+template <class B>
+struct linked : B {
+  using self = linked;
+  using parent = B;
+  using overrides = linked_operators;
+  static constexpr backend_info info = B::info;
+};
+
+/// Whether Self is linked<B>, and not a backend of it that steers the same kernels by numbers of its own.
+template <class Self, class B>
+inline constexpr bool is_linked = std::is_same_v<Self, linked<B>> || std::is_same_v<Self, backends::linked_highway>;
+
+}  // namespace tigon::test
+
+namespace tigon {
+
+template <class Op, class B>
+  requires(test::linked<B>::overrides::template contains<Op>)
+struct kernel<Op, test::linked<B>> : kernel_for<Op, B> {
+  template <class Self, class... T, class... X>
+  static void forward(X&&... x) {
+    if constexpr (test::is_linked<Self, B>)
+      test::linked_forward<Op, B>(test::kernel_types<T...>{}, x...);
+    else
+      kernel_for<Op, B>::template forward<Self, T...>(x...);
+  }
+  template <class Self, class... T, class... X>
+  static void backward(X&&... x) {
+    if constexpr (test::is_linked<Self, B>)
+      test::linked_backward<Op, B>(test::kernel_types<T...>{}, x...);
+    else
+      kernel_for<Op, B>::template backward<Self, T...>(x...);
+  }
+};
+
+namespace backends {
+inline namespace TIGON_ABI {
+/// The default of programs that link kernels: a default is named and not an alias, so that headers can declare it.
+struct linked_highway : test::linked<highway> {};
+}  // namespace TIGON_ABI
+}  // namespace backends
+
+}  // namespace tigon
+
+#endif  // TIGON_TESTS_SUPPORT_LINKED_HPP
