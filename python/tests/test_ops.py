@@ -16,6 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import tigon_torch
 from tigon_torch import ops, registration
+from tigon_torch.ops.common import _sums
 
 f32, f64, bf16, f16 = torch.float32, torch.float64, torch.bfloat16, torch.float16
 
@@ -183,7 +184,7 @@ def linear_grpo_formula(x, w, b=None, reduce=True, kind="dapo"):
 
 
 def linear_grpo(x, w, b=None, **options):
-    A = ops._sums(x)  # a quarter of x, because log-probabilities far from the old ones have ratios beyond f16
+    A = _sums(x)  # a quarter of x, because log-probabilities far from the old ones have ratios beyond f16
     return ops.fused_linear_grpo(x / 4, w, IDS, ADVANTAGES.to(A), b, OLD.to(A), OLD.flip(0).to(A), MASK, beta=0.04,
                                  temperature=0.8, **options)
 
@@ -265,7 +266,7 @@ CASES = {
                             as_log(lambda s, t: F.kl_div(s, t.exp(), reduction="none")), (3, 5, 11), (3, 5, 11),
                             factor=16, gradients=64),
     "grpo_loss": Case(
-        lambda z: ops.grpo_loss(z, IDS, ADVANTAGES.to(ops._sums(z)), OLD.to(ops._sums(z)), OLD.flip(0).to(ops._sums(z)),
+        lambda z: ops.grpo_loss(z, IDS, ADVANTAGES.to(_sums(z)), OLD.to(_sums(z)), OLD.flip(0).to(_sums(z)),
                                 MASK, beta=0.04), grpo_formula, (4, 6, 11), factor=64, gradients=64),
     "fused_linear_grpo": Case(lambda x, w: 3 * linear_grpo(x, w), lambda x, w: 3 * linear_grpo_formula(x, w),
                               (4, 6, 9), (11, 9), factor=64, gradients=64),
@@ -276,7 +277,7 @@ CASES = {
                                         lambda x, w: linear_grpo_formula(x, w, kind="gspo"), (4, 6, 9), (11, 9),
                                         factor=64, gradients=64),
     "fused_linear_dpo": Case(
-        lambda x, w: ops.fused_linear_dpo(x, w, PAIRS, ref_logps=LOGPS.to(ops._sums(x)), beta=0.3), dpo_formula,
+        lambda x, w: ops.fused_linear_dpo(x, w, PAIRS, ref_logps=LOGPS.to(_sums(x)), beta=0.3), dpo_formula,
         (4, 5, 9), (11, 9), factor=8, gradients=16),
     "fused_linear_orpo": Case(lambda x, w: ops.fused_linear_orpo(x, w, PAIRS, beta=0.2), orpo_formula, (4, 5, 9),
                               (11, 9), factor=8, gradients=16),
@@ -285,7 +286,7 @@ CASES = {
     "fused_linear_cpo": Case(lambda x, w: ops.fused_linear_cpo(x, w, PAIRS), cpo_formula, (4, 5, 9), (11, 9), factor=8,
                              gradients=16),
     "fused_linear_kto": Case(
-        lambda x, w: ops.fused_linear_kto(x, w, PAIRS, DESIRABLE, kl=torch.tensor(0.5), ref_logps=LOGPS.to(ops._sums(x))),
+        lambda x, w: ops.fused_linear_kto(x, w, PAIRS, DESIRABLE, kl=torch.tensor(0.5), ref_logps=LOGPS.to(_sums(x))),
         kto_formula, (4, 5, 9), (11, 9), factor=8, gradients=16),
     "moe": Case(lambda x, g, d, w: ops.moe(x, g, d, EXPERTS, w), moe_formula, (6, 8), (4, 12, 8), (4, 8, 6), (6, 2),
                 factor=16, gradients=32),
