@@ -57,8 +57,6 @@ void prefer_huge_pages([[maybe_unused]] void* data, [[maybe_unused]] std::size_t
 }
 
 constexpr const char* half_set = "x86-64-v3";
-bool has_f16() { return f16_kernels_for(half_set) != nullptr; }
-
 std::string name_of_instruction_set() { return bf16_kernels_instruction_set(); }
 
 /// The table of the set with the widest bf16 products or, of what is not compiled for it, of the widest set within it.
@@ -86,10 +84,14 @@ kernel_table with_rows(kernel_table products) {
   const kernel_table& rows = within(&row_kernels_for);
   products.norms = rows.norms, products.gates = rows.gates, products.rotary = rows.rotary,
   products.losses = rows.losses, products.optimizers = rows.optimizers;
+  for (int i = 0; i < static_cast<int>(family::count); ++i)
+    if (products.declared[i].count == 0) products.declared[i] = rows.declared[i];
   return products;
 }
 
 }  // namespace
+
+bool has_f16() { return f16_kernels_for(half_set) != nullptr; }
 
 Tensor make(const Tensor& like, std::vector<int64_t> s, std::optional<ScalarType> of) {
   Tensor made = torch::stable::new_empty(like, s, of);

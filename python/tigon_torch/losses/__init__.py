@@ -11,10 +11,13 @@ are already shifted, and `ignore_index` marks tokens that do not count (the prom
 use_in_trl(trainer) puts them into a trainer of TRL.
 """
 from .modules import (
-    CrossEntropyLoss, FusedLinearCPOLoss, FusedLinearCrossEntropyLoss, FusedLinearDPOLoss, FusedLinearGRPOLoss,
-    FusedLinearKTOLoss, FusedLinearORPOLoss, FusedLinearSimPOLoss, GRPOLoss, JSD, KLDiv)
+    CrossEntropyLoss, FusedLinearCosineSimilarityLoss, FusedLinearCPOLoss, FusedLinearCrossEntropyLoss,
+    FusedLinearDPOLoss, FusedLinearGRPOLoss, FusedLinearJSD, FusedLinearJSDLoss, FusedLinearKLDivLoss,
+    FusedLinearKTOLoss, FusedLinearORPOLoss, FusedLinearScaledCrossEntropyLoss, FusedLinearSimPOLoss, GRPOLoss, JSD,
+    KLDiv, TVDLoss)
 from .trl import use_in_trl
 
-__all__ = ["CrossEntropyLoss", "FusedLinearCrossEntropyLoss", "JSD", "KLDiv", "FusedLinearDPOLoss",
-           "FusedLinearORPOLoss", "FusedLinearSimPOLoss", "FusedLinearCPOLoss", "FusedLinearKTOLoss", "GRPOLoss",
-           "FusedLinearGRPOLoss", "use_in_trl"]
+__all__ = ["CrossEntropyLoss", "FusedLinearCosineSimilarityLoss", "FusedLinearCPOLoss", "FusedLinearCrossEntropyLoss",
+           "FusedLinearDPOLoss", "FusedLinearGRPOLoss", "FusedLinearJSD", "FusedLinearJSDLoss",
+           "FusedLinearKLDivLoss", "FusedLinearKTOLoss", "FusedLinearORPOLoss", "FusedLinearScaledCrossEntropyLoss",
+           "FusedLinearSimPOLoss", "GRPOLoss", "JSD", "KLDiv", "TVDLoss", "use_in_trl"]

@@ -18,22 +18,41 @@ class _Loss(nn.Module):
 
 
 class CrossEntropyLoss(_Loss):
-    """nn.CrossEntropyLoss of logits [..., vocab] and target [...], with z-loss and soft cap."""
+    """nn.CrossEntropyLoss of logits [..., vocab] and target [...], with z-loss and soft cap. weight [vocab] is that of
+    classes; with a return_ flag the result is an ops.CrossEntropyOutput."""
 
     def __init__(self, ignore_index: int = -100, label_smoothing: float = 0.0, z_loss: float = 0.0,
-                 softcap: float | None = None, reduction: str = "mean"):
+                 softcap: float | None = None, reduction: str = "mean", weight: Tensor | None = None,
+                 return_z_loss: bool = False, return_token_accuracy: bool = False,
+                 return_predicted_tokens: bool = False, **more):
         super().__init__(ignore_index=ignore_index, label_smoothing=label_smoothing, z_loss=z_loss, softcap=softcap,
-                         reduction=reduction)
+                         reduction=reduction, return_z_loss=return_z_loss, return_token_accuracy=return_token_accuracy,
+                         return_predicted_tokens=return_predicted_tokens, **more)
+        self.register_buffer("weight", weight)
 
-    def forward(self, logits: Tensor, target: Tensor) -> Tensor:
-        return ops.cross_entropy(logits, target, **self.options)
+    def forward(self, logits: Tensor, target: Tensor):
+        return ops.cross_entropy(logits, target, class_weight=self.weight, **self.options)
 
 
 class FusedLinearCrossEntropyLoss(CrossEntropyLoss):
-    """The same of hidden states x [..., hidden] and the head's weight [vocab, hidden]."""
+    """The same of hidden states x [..., hidden] and the head's weight [vocab, hidden]. token_scaling multiplies the loss
+    of a token by its probability."""
 
-    def forward(self, x: Tensor, weight: Tensor, target: Tensor, bias: Tensor | None = None) -> Tensor:
-        return ops.fused_linear_cross_entropy(x, weight, target, bias, **self.options)
+    def __init__(self, *args, token_scaling: bool = False, **options):
+        super().__init__(*args, token_scaling=token_scaling, **options)
+
+    def forward(self, x: Tensor, weight: Tensor, target: Tensor, bias: Tensor | None = None):
+        return ops.fused_linear_cross_entropy(x, weight, target, bias, class_weight=self.weight, **self.options)
+
+
+class FusedLinearScaledCrossEntropyLoss(_Loss):
+    """The negative log-probability of every target, and its distribution's entropy with return_entropy."""
+
+    def __init__(self, temperature: float = 1.0, ignore_index: int = -100, return_entropy: bool = False):
+        super().__init__(temperature=temperature, ignore_index=ignore_index, return_entropy=return_entropy)
+
+    def forward(self, x: Tensor, weight: Tensor, target: Tensor, bias: Tensor | None = None):
+        return ops.fused_linear_scaled_cross_entropy(x, weight, target, bias, **self.options)
 
 
 class JSD(_Loss):
@@ -54,6 +73,70 @@ class KLDiv(_Loss):
 
     def forward(self, student_log_probs: Tensor, teacher: Tensor) -> Tensor:
         return ops.kl_div(student_log_probs, teacher, **self.options)
+
+
+class TVDLoss(_Loss):
+    """Total variation distance of probabilities [..., vocab]."""
+
+    def __init__(self, reduction: str = "batchmean", ignore_index: int = -100):
+        super().__init__(reduction=reduction, ignore_index=ignore_index)
+
+    def forward(self, student_probs: Tensor, teacher_probs: Tensor, labels: Tensor | None = None) -> Tensor:
+        return ops.tvd(student_probs, teacher_probs, labels, **self.options)
+
+
+class FusedLinearKLDivLoss(_Loss):
+    """KLDiv of the softmax of a linear layer's output from a teacher's probabilities."""
+
+    def __init__(self, reduction: str = "batchmean", ignore_index: int = -100, temperature: float = 1.0,
+                 eps: float = 0.0, log_target: bool = False):
+        super().__init__(reduction=reduction, ignore_index=ignore_index, temperature=temperature, eps=eps,
+                         log_target=log_target)
+
+    def forward(self, x: Tensor, weight: Tensor, teacher: Tensor, labels: Tensor | None = None,
+                bias: Tensor | None = None) -> Tensor:
+        return ops.fused_linear_kl_div(x, weight, teacher, labels, bias=bias, **self.options)
+
+
+class FusedLinearJSD(_Loss):
+    """JSD of a student's linear layer and a teacher's, or the teacher's logits; labels say which rows count."""
+
+    def __init__(self, beta: float = 0.5, ignore_index: int = -100, temperature: float = 1.0):
+        super().__init__(beta=beta, ignore_index=ignore_index, temperature=temperature)
+
+    def forward(self, x: Tensor, weight: Tensor, teacher_x: Tensor | None = None, teacher_weight: Tensor | None = None,
+                labels: Tensor | None = None, bias: Tensor | None = None, teacher_bias: Tensor | None = None,
+                teacher_logits: Tensor | None = None) -> Tensor:
+        return ops.fused_linear_jsd(x, weight, teacher_x, teacher_weight, labels, bias=bias, teacher_bias=teacher_bias,
+                                    teacher_logits=teacher_logits, **self.options)
+
+
+class FusedLinearJSDLoss(_Loss):
+    """Distillation: weight_hard times cross entropy of labels, weight_soft times JSD from a teacher. With
+    return_soft_hard_loss: (loss, soft, hard)."""
+
+    operator = staticmethod(ops.fused_linear_jsd_distillation)
+
+    def __init__(self, weight_hard: float = 0.5, weight_soft: float = 0.5, beta: float = 0.5, ignore_index: int = -100,
+                 temperature: float = 1.0, return_soft_hard_loss: bool = False):
+        super().__init__(weight_hard=weight_hard, weight_soft=weight_soft, beta=beta, ignore_index=ignore_index,
+                         temperature=temperature, return_soft_hard_loss=return_soft_hard_loss)
+
+    def forward(self, x: Tensor, weight: Tensor, teacher_x: Tensor, teacher_weight: Tensor, target: Tensor,
+                bias: Tensor | None = None, teacher_bias: Tensor | None = None):
+        return self.operator(x, weight, target, teacher_x, teacher_weight, bias=bias, teacher_bias=teacher_bias,
+                             **self.options)
+
+
+class FusedLinearCosineSimilarityLoss(FusedLinearJSDLoss):
+    """The same with beta * (1 - cosine of the logits) for the divergence; the temperature has no effect on it."""
+
+    operator = staticmethod(ops.fused_linear_cosine_distillation)
+
+    def __init__(self, weight_hard: float = 0.5, weight_soft: float = 0.5, beta: float = 0.5, ignore_index: int = -100,
+                 return_soft_hard_loss: bool = False):
+        super().__init__(weight_hard, weight_soft, beta, ignore_index, return_soft_hard_loss=return_soft_hard_loss)
+        del self.options["temperature"]
 
 
 class FusedLinearDPOLoss(_Loss):

@@ -8,17 +8,28 @@ and its gradient is not computed. Tables, references, advantages and log-probabi
 get no gradients. Gradients of gradients are right through rope, mrope and linear, and refused through the others, as
 forward-mode derivatives are. Errors are ValueError or RuntimeError with tigon's sentence.
 """
-from .divergences import jsd, kl_div
-from .entropies import cross_entropy, fused_linear_cross_entropy
+from .activations import embedding, relu_squared, softmax, sparsemax
+from .depth import attn_res, mhc_apply, mhc_coeffs, mhc_forward, mhc_post_res, mhc_pre
+from .distillations import (
+    fused_linear_cosine_distillation, fused_linear_jsd, fused_linear_jsd_distillation, fused_linear_kl_div)
+from .divergences import jsd, kl_div, tvd
+from .entropies import (
+    cross_entropy, CrossEntropyOutput, fused_linear_cross_entropy, fused_linear_scaled_cross_entropy, logprobs)
 from .experts import moe
-from .gates import swiglu, geglu
-from .norms import rms_norm, fused_add_rms_norm, layer_norm
-from .policy import grpo_loss, fused_linear_grpo
-from .preferences import fused_linear_dpo, fused_linear_orpo, fused_linear_simpo, fused_linear_cpo, fused_linear_kto
+from .gates import geglu, swiglu
+from .heads import multi_token_attention, neighborhood_attention, qk_norm_rope
+from .mlp import tiled_mlp
+from .norms import dyt, fused_add_rms_norm, group_norm, layer_norm, modulated_rms_norm, poly_norm, rms_norm
+from .policy import fused_linear_grpo, grpo_loss
+from .preferences import fused_linear_cpo, fused_linear_dpo, fused_linear_kto, fused_linear_orpo, fused_linear_simpo
 from .products import attention, linear
-from .rotary import rope, mrope
+from .rotary import mrope, rope
 
-__all__ = ["jsd", "kl_div", "cross_entropy", "fused_linear_cross_entropy", "moe", "swiglu", "geglu", "rms_norm",
-           "fused_add_rms_norm", "layer_norm", "grpo_loss", "fused_linear_grpo", "fused_linear_dpo",
-           "fused_linear_orpo", "fused_linear_simpo", "fused_linear_cpo", "fused_linear_kto", "attention", "linear",
-           "rope", "mrope"]
+__all__ = ["embedding", "relu_squared", "softmax", "sparsemax", "attn_res", "mhc_apply", "mhc_coeffs", "mhc_forward",
+           "mhc_post_res", "mhc_pre", "fused_linear_cosine_distillation", "fused_linear_jsd",
+           "fused_linear_jsd_distillation", "fused_linear_kl_div", "jsd", "kl_div", "tvd", "cross_entropy",
+           "CrossEntropyOutput", "fused_linear_cross_entropy", "fused_linear_scaled_cross_entropy", "logprobs", "moe",
+           "geglu", "swiglu", "multi_token_attention", "neighborhood_attention", "qk_norm_rope", "tiled_mlp", "dyt",
+           "fused_add_rms_norm", "group_norm", "layer_norm", "modulated_rms_norm", "poly_norm", "rms_norm",
+           "fused_linear_grpo", "grpo_loss", "fused_linear_cpo", "fused_linear_dpo", "fused_linear_kto",
+           "fused_linear_orpo", "fused_linear_simpo", "attention", "linear", "mrope", "rope"]

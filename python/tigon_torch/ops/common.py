@@ -1,8 +1,8 @@
 """What the families of operators share."""
 import torch
-from torch import Tensor
 
 from ..arguments import refuse
+from ..declared import type_of_sums as _sums
 
 _ops = torch.ops.tigon
 _CASTING = {"llama": 0, "gemma": 1, "none": 2}
@@ -23,11 +23,6 @@ def _unknown_half(x):
 
 def _wide(t):
     return None if t is None else t.float() if t.dtype == torch.float16 else t
-
-
-def _sums(x):
-    """The type of sums over x."""
-    return torch.float64 if x.dtype == torch.float64 else torch.float32
 
 
 def _rows(x):
@@ -79,33 +74,10 @@ def _empty_or(like, shape, wanted):
     return like.new_empty(shape if wanted else (0,))
 
 
-def _loss_like(x, target, reduction):
-    return x.new_empty(target.shape if reduction == 2 else (), dtype=_sums(x))
-
-
 def _wanted(*tensors):
     """Which gradients a fused loss has to make in forward."""
     on = torch.is_grad_enabled()
     return [on and t is not None and t.requires_grad for t in tensors]
-
-
-def _is_one(g):
-    """Whether an upstream gradient is known to be 1; what is being traced is not known."""
-    return type(g) is Tensor and not torch.compiler.is_compiling() and g.numel() == 1 and g.item() == 1
-
-
-class _Made:
-    """Gradients that were made in forward, for one backward: they then belong to who asked, and may become .grad."""
-
-    def __init__(self, gradients):
-        self.gradients = gradients
-
-    def take(self, upstream):
-        """Times the upstream gradient, or None after the first time."""
-        gradients, self.gradients = self.gradients, None
-        if gradients is None or _is_one(upstream):
-            return gradients
-        return tuple(g if g.numel() == 0 else g * upstream.to(g.dtype) for g in gradients)
 
 
 def _layer_gradients(x, weight, bias, need_dx, need_dw, need_db):

@@ -1,9 +1,10 @@
 """Divergences of distributions over a vocabulary."""
 from torch import Tensor
 
-from ..arguments import checked, one_of
+from ..arguments import checked, expect_shape, one_a_row, one_of
+from ..declared import Made, operator, sums
 from ..registration import autograd, fake
-from .common import _Made, _empty_or, _half, _ops, _or_none, _sums, _wanted, _without_columns
+from .common import _empty_or, _half, _ops, _or_none, _sums, _wanted, _without_columns
 
 
 @checked
@@ -25,7 +26,7 @@ def _jsd_context(ctx, inputs, output):
     ctx.mark_non_differentiable(output[1])
     ctx.set_materialize_grads(False)
     ctx.options = inputs[3:5]
-    ctx.made = _Made(output[1:] if inputs[5] else None)
+    ctx.made = Made(output[1:] if inputs[5] else None)
     ctx.save_for_backward(*inputs[:3])
 
 
@@ -85,3 +86,23 @@ def _kl_div_backward(ctx, upstream):
 
 
 autograd("kl_div", _kl_div_backward, _kl_div_context)
+
+
+operator("tvd(Tensor student, Tensor teacher, Tensor? labels, int reduction, int ignore_index) -> loss",
+         lambda student, teacher, labels, reduction, ignore_index: sums(
+             student, *(student.shape if reduction == 3 else ())),
+         keeps="student teacher labels", gradients="student teacher")
+
+
+@checked
+def tvd(student_probs: Tensor, teacher_probs: Tensor, labels: Tensor | None = None, reduction: str = "batchmean",
+        ignore_index: int = -100) -> Tensor:
+    """Total variation distance |student - teacher| / 2 of probabilities [..., vocab], summed up over the vocabulary.
+
+    batchmean divides by the rows whose label is not ignore_index, mean by the vocabulary too. labels [...] only say
+    which rows count.
+    """
+    how = one_of(_DIVERGENCE_REDUCTION, "tvd", "reduction", reduction)
+    expect_shape("tvd", "teacher_probs", teacher_probs, student_probs.shape, ", as student_probs")
+    one_a_row("tvd", student_probs, labels=labels)
+    return _ops.tvd(student_probs, teacher_probs, labels, how, ignore_index)

@@ -1,46 +1,42 @@
 """Mixture of experts."""
+import math
+
 from torch import Tensor
 
-from ..arguments import checked, one_of
-from ..registration import autograd, fake
-from .common import _autocast, _empty_or, _half, _in_type_of, _made, _ops, _or_none, _wanted
+from ..arguments import checked, expect_dims, expect_shape, one_of
+from ..declared import like, operator
+from .common import _autocast, _in_type_of, _ops, _wanted
+
+operator("moe(Tensor x, Tensor gate_up, Tensor down, Tensor? gate_up_bias, Tensor? down_bias, Tensor indices,"
+         " Tensor weights, int experts, bool interleaved, bool keep, float limit, float slope, float up_offset)"
+         " -> y saved",
+         lambda x, gate_up, down, gate_up_bias, down_bias, indices, weights, experts, interleaved, keep, *_: (
+             like(x), x.new_empty((indices.numel(), gate_up.shape[1])) if keep else None),
+         keeps="x gate_up down gate_up_bias down_bias indices weights saved",
+         gradients="x gate_up down gate_up_bias down_bias weights")
 
 
 @checked
-def moe(x: Tensor, gate_up: Tensor, down: Tensor, indices: Tensor, weights: Tensor, layout: str = "halves") -> Tensor:
+def moe(x: Tensor, gate_up: Tensor, down: Tensor, indices: Tensor, weights: Tensor, layout: str = "halves",
+        gate_up_bias: Tensor | None = None, down_bias: Tensor | None = None, limit: float | None = None,
+        slope: float = 1.0, up_offset: float = 0.0) -> Tensor:
     """SwiGLU experts: x [..., hidden], gate_up [experts, 2 intermediate, hidden], down [experts, hidden, intermediate],
-    indices and weights [tokens, k] of the experts that every token chose. layout of gate_up: "halves" or
-    "interleaved"."""
+    indices and weights [tokens, k] of the experts that every token chose. layout of gate_up: "halves" or "interleaved".
+
+    gate_up_bias [experts, 2 intermediate], in the order of gate_up, and down_bias [experts, hidden]. limit, slope and
+    up_offset are those of swiglu.
+    """
     interleaved = one_of({"halves": False, "interleaved": True}, "moe", "layout", layout)
     x, gate_up, down = _autocast(x, gate_up, down)
-    if _half(x):
-        return moe(x.float(), gate_up.float(), down.float(), indices, weights, layout).half()
-    gate_up, down = _in_type_of(x, "moe", gate_up=gate_up, down=down)
-    return _ops.moe(x, gate_up, down, indices, weights, interleaved, any(_wanted(x, gate_up, down, weights)))[0]
-
-
-@fake("moe")
-def _(x, gate_up, down, indices, weights, interleaved, keep):
-    return _made(x), _empty_or(x, (indices.numel(), 2 * down.shape[2]), keep)
-
-
-@fake("moe_backward")
-def _(dy, saved, x, gate_up, down, indices, weights, interleaved, need_dx, need_gate_up, need_down, need_weights):
-    return (_empty_or(x, x.shape, need_dx), _empty_or(x, gate_up.shape, need_gate_up),
-            _empty_or(x, down.shape, need_down), _empty_or(weights, weights.shape, need_weights))
-
-
-def _moe_context(ctx, inputs, output):
-    ctx.mark_non_differentiable(output[1])
-    ctx.interleaved = inputs[5]
-    ctx.save_for_backward(output[1], *inputs[:5])
-
-
-def _moe_backward(ctx, dy, _):
-    need_dx, need_gate_up, need_down, _, need_weights = ctx.needs_input_grad[:5]
-    need = need_dx, need_gate_up, need_down, need_weights
-    dx, dg, dd, dw = map(_or_none, _ops.moe_backward(dy, *ctx.saved_tensors, ctx.interleaved, *need), need)
-    return dx, dg, dd, None, dw, None, None
-
-
-autograd("moe", _moe_backward, _moe_context)
+    gate_up, down, gate_up_bias, down_bias = _in_type_of(x, "moe", gate_up=gate_up, down=down,
+                                                         gate_up_bias=gate_up_bias, down_bias=down_bias)
+    expect_dims("moe", "gate_up", gate_up, 3)
+    expect_dims("moe", "down", down, 3)
+    experts, hidden, intermediate = down.shape
+    expect_shape("moe", "gate_up", gate_up, (experts, 2 * intermediate, hidden), ", by down")
+    expect_shape("moe", "gate_up_bias", gate_up_bias, (experts, 2 * intermediate))
+    expect_shape("moe", "down_bias", down_bias, (experts, hidden))
+    expect_shape("moe", "weights", weights, indices.shape, ", as indices")
+    keep = any(_wanted(x, gate_up, down, gate_up_bias, down_bias, weights))
+    return _ops.moe(x, gate_up, down, gate_up_bias, down_bias, indices, weights, experts, interleaved, keep,
+                    math.inf if limit is None else limit, slope, up_offset)[0]

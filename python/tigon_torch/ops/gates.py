@@ -1,4 +1,6 @@
 """Gated activations."""
+import math
+
 from torch import Tensor
 
 from ..arguments import checked, one_of
@@ -7,11 +9,16 @@ from .common import _empty_or, _made, _ops, _or_none, _unknown_half
 
 
 @checked
-def swiglu(gate: Tensor, up: Tensor) -> Tensor:
-    """silu(gate) * up. The halves of one buffer are used where they lie."""
+def swiglu(gate: Tensor, up: Tensor, gate_multiplier: float = 1.0, down_multiplier: float = 1.0,
+           limit: float | None = None, slope: float = 1.0, up_offset: float = 0.0) -> Tensor:
+    """down_multiplier * g * sigmoid(slope * g) * (u + up_offset), g = gate_multiplier * gate, at most limit, u = up between
+    -limit and limit: silu(gate) * up without options. Falcon-H1 has multipliers; gpt-oss limit 7, slope 1.702 and up_offset
+    1. The halves of one buffer are used where they lie.
+    """
+    bound = math.inf if limit is None else limit
     if _unknown_half(gate):
-        return swiglu(gate.float(), up.float()).half()
-    return _ops.swiglu(gate, up)
+        return swiglu(gate.float(), up.float(), gate_multiplier, down_multiplier, limit, slope, up_offset).half()
+    return _ops.swiglu(gate, up, gate_multiplier, down_multiplier, bound, slope, up_offset)
 
 
 @checked
@@ -23,8 +30,8 @@ def geglu(gate: Tensor, up: Tensor, approximate: str = "tanh") -> Tensor:
     return _ops.geglu(gate, up, tanh)
 
 
-fake("swiglu", lambda gate, up: _made(gate))
-fake("swiglu_backward", lambda dy, gate, up, *need: tuple(_empty_or(gate, gate.shape, n) for n in need))
+fake("swiglu", lambda gate, *_: _made(gate))
+fake("swiglu_backward", lambda dy, gate, *rest: tuple(_empty_or(gate, gate.shape, n) for n in rest[-2:]))
 fake("geglu", lambda gate, up, tanh: _made(gate))
 fake("geglu_backward",
      lambda dy, gate, up, tanh, *need: tuple(_empty_or(gate, gate.shape, n) for n in need))

@@ -1,7 +1,8 @@
 """Norms of rows."""
 from torch import Tensor
 
-from ..arguments import checked, one_of
+from ..arguments import checked, one_of, refuse, whole
+from ..declared import like, operator, sums
 from ..registration import autograd, fake
 from .common import (
     _CASTING, _gradient, _made, _of_no_columns, _ops, _or_none, _rows, _sums, _unknown_half, _without_columns)
@@ -124,3 +125,62 @@ def _layer_norm_backward(ctx, dy, *_):
 
 
 autograd("layer_norm", _layer_norm_backward, _layer_norm_context)
+
+
+operator("group_norm(Tensor x, Tensor? w, Tensor? b, int groups, int channels, float eps) -> y mean rstd",
+         lambda x, w, b, groups, channels, eps: (
+             like(x), *(sums(x, x.shape[0] * groups) for _ in range(2))), keeps="x w mean rstd", gradients="x! w b")
+operator("poly_norm(Tensor x, Tensor w, Tensor b, float eps) -> y rstd",
+         lambda x, w, b, eps: (like(x), sums(x, 3 * _rows(x))), keeps="x w rstd", gradients="x! w b")
+operator("modulated_rms_norm(Tensor x, Tensor? w, Tensor scale, Tensor? shift, float eps, float offset, int casting)"
+         " -> y rstd", lambda x, *_: (like(x), sums(x, _rows(x))), keeps="x w scale rstd",
+         gradients="x! w scale! shift")
+operator("dyt(Tensor x, Tensor alpha, Tensor gamma, Tensor? beta) -> y", lambda x, *_: like(x),
+         keeps="x alpha gamma", gradients="x! alpha gamma beta")
+
+
+@checked
+def group_norm(x: Tensor, num_groups: int, weight: Tensor | None = None, bias: Tensor | None = None,
+               eps: float = 1e-5) -> Tensor:
+    """(x - mean) * rsqrt(var + eps) * weight + bias of x [batch, channels, ...], mean and variance over the channels of a
+    group and all that follows; arguments as torch.nn.functional.group_norm."""
+    if x.dim() < 2:
+        refuse("group_norm", "x", f"of {x.dim()} dimensions", "at least 2, batch and channels")
+    whole("group_norm", "num_groups", num_groups, 1)
+    batch, channels = x.shape[:2]
+    y = _ops.group_norm(x.reshape(batch, channels, -1) if x.dim() > 2 else x.unsqueeze(-1), weight, bias, num_groups,
+                        channels, eps)[0]
+    return y.view(x.shape)
+
+
+@checked
+def poly_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float = 1e-6) -> Tensor:
+    """weight[0] norm(x^3) + weight[1] norm(x^2) + weight[2] norm(x) + bias over the last axis, norm(u) = u *
+    rsqrt(mean(u^2) + eps); weight [3], bias one number."""
+    return _ops.poly_norm(x, weight, bias, eps)[0]
+
+
+@checked
+def modulated_rms_norm(x: Tensor, weight: Tensor | None, scale: Tensor, shift: Tensor | None = None, eps: float = 1e-6,
+                       offset: float = 0.0, casting: str = "llama") -> Tensor:
+    """rms_norm(x, weight, eps, offset, casting) * (1 + scale) + shift, in one pass, as in diffusion transformers.
+
+    x [..., cols]; scale and shift [cols], [groups, cols] or [groups, 1, cols], each row of them for as many rows of x in
+    succession: a sequence, where x is [groups, seq, cols].
+    """
+    cast = one_of(_CASTING, "modulated_rms_norm", "casting", casting)
+    for name, t in (("scale", scale), ("shift", shift)):
+        if t is not None and (t.shape[-1:] != x.shape[-1:] or t.dim() > 3 or t.dim() == 3 and t.shape[1] != 1):
+            refuse("modulated_rms_norm", name, f"of {tuple(t.shape)}", "groups x cols with the columns of x")
+    groups = _rows(scale)
+    if shift is not None and _rows(shift) != groups:
+        refuse("modulated_rms_norm", "shift", f"of {_rows(shift)} rows", f"{groups}, as scale")
+    if groups == 0 or _rows(x) % groups != 0:
+        refuse("modulated_rms_norm", "scale", f"of {groups} rows", f"a divisor of the {_rows(x)} rows of x")
+    return _ops.modulated_rms_norm(x, weight, scale, shift, eps, offset, cast)[0]
+
+
+@checked
+def dyt(x: Tensor, alpha: Tensor, gamma: Tensor, beta: Tensor | None = None) -> Tensor:
+    """gamma * tanh(alpha * x) + beta over the last axis, dynamic tanh; alpha one number, gamma and beta [cols]."""
+    return _ops.dyt(x, alpha, gamma, beta)

@@ -2,9 +2,10 @@
 from torch import Tensor
 
 from ..arguments import above_zero, checked, one_of
+from ..declared import Made
 from ..registration import autograd, fake
 from .common import (
-    _Made, _autocast, _half, _in_type_of, _layer_gradients, _made, _ops, _or_none, _rows, _sums, _wanted, _wide)
+    _autocast, _half, _in_type_of, _layer_gradients, _made, _ops, _or_none, _rows, _sums, _wanted, _wide)
 
 
 _POLICY = {"grpo": 0, "bnpo": 1, "dr_grpo": 2, "dapo": 3, "luspo": 4, "cispo": 5, "sapo": 6, "vespo": 7, "gmpo": 8}
@@ -122,7 +123,7 @@ def _fused_linear_grpo_context(ctx, inputs, output):
     ctx.mark_non_differentiable(*output[1:])
     ctx.set_materialize_grads(False)
     ctx.options, need = inputs[13:19], inputs[19:]
-    ctx.made = _Made(output[3:] if any(need) else None)
+    ctx.made = Made(output[3:] if any(need) else None)
     ctx.save_for_backward(*inputs[:12])
 
 

@@ -2,8 +2,9 @@
 from torch import Tensor
 
 from ..arguments import checked, one_of
+from ..declared import Made
 from ..registration import autograd, fake
-from .common import _Made, _autocast, _half, _in_type_of, _layer_gradients, _ops, _or_none, _sums, _wanted, _wide
+from .common import _autocast, _half, _in_type_of, _layer_gradients, _ops, _or_none, _sums, _wanted, _wide
 
 
 _DPO = {name: i for i, name in enumerate(
@@ -106,7 +107,7 @@ def _preference_context(ctx, inputs, output):
     ctx.mark_non_differentiable(*output[1:])
     ctx.set_materialize_grads(False)
     ctx.options, need = inputs[11:17], inputs[17:]
-    ctx.made = _Made(output[2:] if any(need) else None)
+    ctx.made = Made(output[2:] if any(need) else None)
     ctx.save_for_backward(*inputs[:11])
 
 
@@ -116,7 +117,7 @@ def _preference_backward(ctx, upstream, *_):
         return (None,) * 20
     gradients = ctx.made.take(upstream)
     if gradients is None:
-        gradients = _Made(_ops.fused_linear_preference(*ctx.saved_tensors, *ctx.options, *need)[2:]).take(upstream)
+        gradients = Made(_ops.fused_linear_preference(*ctx.saved_tensors, *ctx.options, *need)[2:]).take(upstream)
     return tuple(map(_or_none, gradients, need)) + (None,) * 17
 
 

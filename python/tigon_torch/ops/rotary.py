@@ -2,22 +2,31 @@
 import torch
 from torch import Tensor
 
-from ..arguments import checked, refuse, whole
+from ..arguments import checked, one_of, refuse, whole
 from ..registration import autograd, fake
 from .common import _made, _ops, _unknown_half
 
+_COLUMNS = {"first": False, "last": True}
+_PAIRS = {"halves": False, "neighbours": True}
+
 
 @checked
-def rope(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
-    """q and k [batch, heads, seq, d] with the pairs (j, j + r/2) of their first r columns rotated.
+def rope(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, rotary_dim: int | None = None, columns: str = "first",
+         pairs: str = "halves") -> tuple[Tensor, Tensor]:
+    """q and k [batch, heads, seq, d] with the pairs of r columns rotated, their first or their "last" ones; the other
+    columns stay. pairs: "halves" (j, j + r/2), as Llama and most others have it, or "neighbours" (2j, 2j + 1): GLM, Cohere,
+    DeepSeek.
 
     cos and sin [1 or batch, seq, r] or [seq, r], as transformers makes them: their second half repeats the first and is
-    not read. r < d leaves the other columns as they are. Tables get no gradients.
+    not read. r is their width, or rotary_dim: then r/2 columns are enough. Tables get no gradients.
     """
+    last = one_of(_COLUMNS, "rope", "columns", columns)
+    neighbours = one_of(_PAIRS, "rope", "pairs", pairs)
+    r = -1 if rotary_dim is None else whole("rope", "rotary_dim", rotary_dim, 0)
     if _unknown_half(q):
-        q, k = rope(q.float(), k.float(), cos, sin)
+        q, k = rope(q.float(), k.float(), cos, sin, rotary_dim, columns, pairs)
         return q.half(), k.half()
-    return _ops.rope(q, k, cos, sin, False)
+    return _ops.rope(q, k, cos, sin, r, last, neighbours, False)
 
 
 @checked
