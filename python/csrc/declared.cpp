@@ -15,14 +15,20 @@ operators operators_of(const kernel_table& kernels) {
     for (std::size_t i = 0; i < some.count; ++i) all.emplace(some.first[i].name, &some.first[i]);
   return all;
 }
+/// Made at the first call, as tables are chosen.
+template <type of>
+const operators& operators_for() {
+  static const operators all = operators_of(table(of));
+  return all;
+}
 /// The operator of that name and the type in which it is computed: f32 for what is not compiled for f16.
 std::pair<const declared_operator*, ScalarType> operator_for(const std::string& name, ScalarType of) {
-  static const operators f32 = operators_of(table(type::f32)), bf16 = operators_of(table(type::bf16)),
-                         f64 = operators_of(table(type::f64)),
-                         f16 = has_f16() ? operators_of(table(type::f16)) : operators();
-  if (of == ScalarType::Half)
-    if (const auto found = f16.find(name); found != f16.end()) return {found->second, of};
-  const operators& all = of == ScalarType::Double ? f64 : of == ScalarType::BFloat16 ? bf16 : f32;
+  if (of == ScalarType::Half && has_f16())
+    if (const auto found = operators_for<type::f16>().find(name); found != operators_for<type::f16>().end())
+      return {found->second, of};
+  const operators& all = of == ScalarType::Double     ? operators_for<type::f64>()
+                         : of == ScalarType::BFloat16 ? operators_for<type::bf16>()
+                                                      : operators_for<type::f32>();
   const auto found = all.find(name);
   if (found == all.end()) throw std::runtime_error("tigon: " + name + ": the library was built without it");
   return {found->second, of == ScalarType::Half ? ScalarType::Float : of};

@@ -74,11 +74,11 @@ tigon::embedding_options embedding_of(std::int64_t padding_index) {
   opt.padding_index = static_cast<std::ptrdiff_t>(padding_index);
   return opt;
 }
-void embedding(const host& h, matrix weight, id_vector ids, matrix y, std::int64_t padding_index) {
+/// As PyTorch's: the row of the padding is as it is, and gets no gradient.
+void embedding(const host& h, matrix weight, id_vector ids, matrix y, std::int64_t) {
   with_type("embedding", weight.of, [&]<class T>() {
     run(h, [&](tigon::context& ctx) {
-      tigon::embedding_forward(view<const T>(weight), view<const std::int64_t>(ids), view<T>(y),
-                               embedding_of(padding_index), ctx);
+      tigon::embedding_forward(view<const T>(weight), view<const std::int64_t>(ids), view<T>(y), {}, ctx);
     });
   });
 }

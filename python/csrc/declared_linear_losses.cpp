@@ -1,6 +1,5 @@
 // Losses of a linear layer's output that are neither cross entropy nor of sequences.
 #include <tigon/losses/fused_linear_cosine_distillation.hpp>
-#include <tigon/losses/fused_linear_jsd.hpp>
 #include <tigon/losses/fused_linear_jsd_distillation.hpp>
 #include <tigon/losses/fused_linear_kl_div.hpp>
 #include <tigon/losses/fused_linear_scaled_cross_entropy.hpp>
@@ -108,7 +107,7 @@ void fused_linear_kl_div_backward(const host& h, wide_matrix upstream, matrix x,
   });
 }
 
-enum class distillation_kind : int { jsd, jsd_and_labels, cosine_and_labels };
+enum class distillation_kind : int { jsd, cosine };
 struct distillation_numbers {
   distillation_kind kind;
   double weight_hard, weight_soft, beta, temperature;
@@ -147,15 +146,6 @@ void distil(const distillation& d, double upstream, const distillation_results& 
   const bool forward = to.loss.data != nullptr;
   const auto target = view<const std::int64_t>(d.target);
   if (d.numbers.kind == distillation_kind::jsd) {
-    tigon::fused_linear_jsd_options opt;
-    opt.beta = d.numbers.beta, opt.temperature = d.numbers.temperature, opt.ignore_index = d.numbers.ignore_index;
-    with_labels_of_rows(d.target, [&](auto labels) {
-      if (forward)
-        tigon::fused_linear_jsd_forward(student, teacher, labels, losses.loss, gradients, opt, ctx);
-      else
-        tigon::fused_linear_jsd_backward(student, teacher, labels, upstream, gradients, opt, ctx);
-    });
-  } else if (d.numbers.kind == distillation_kind::jsd_and_labels) {
     const auto opt = options_of<tigon::fused_linear_jsd_distillation_options>(d.numbers);
     if (forward)
       tigon::fused_linear_jsd_distillation_forward(student, teacher, target, losses, gradients, opt, ctx);

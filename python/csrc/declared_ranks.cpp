@@ -65,10 +65,10 @@ void vocab_parallel_cross_entropy_backward(const host& h, vector upstream, matri
   with_type("vocab_parallel_cross_entropy_backward", logits.of, [&]<class T>() {
     using A = tigon::accumulator_t<T>;
     run(h, [&](tigon::context& ctx) {
-      tigon::vocab_parallel_cross_entropy_backward(
-          view<const T>(logits), {first, vocab}, view<const std::int64_t>(target), view<const A>(upstream),
-          {view<const A>(top), view<const A>(rest)}, view<T>(dlogits),
-          smoothed(ignore_index, smoothing, megatron, partition), ctx);
+      tigon::vocab_parallel_cross_entropy_backward(view<const T>(logits), {first, vocab},
+                                                   view<const std::int64_t>(target), view<const A>(upstream),
+                                                   {view<const A>(top), view<const A>(rest)}, view<T>(dlogits),
+                                                   smoothed(ignore_index, smoothing, megatron, partition), ctx);
     });
   });
 }

@@ -30,6 +30,7 @@ extern "C" const tigon_torch::kernel_table* TIGON_MULTI_ARCH_ENTRY() {
     declare(family::linear_losses, declared_linear_losses());
     declare(family::layers, declared_layers());
     declare(family::experts, declared_experts());
+    declare(family::ranks, declared_ranks());
 #endif
     return t;
   }();

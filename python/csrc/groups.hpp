@@ -23,6 +23,7 @@ declared_operators declared_cross_entropies();
 declared_operators declared_linear_losses();
 declared_operators declared_layers();
 declared_operators declared_experts();
+declared_operators declared_ranks();
 
 }  // namespace tigon_torch
 

@@ -50,7 +50,7 @@ struct operand {
   std::size_t sizes[4] = {}, strides[3] = {};
 };
 
-/// What a call runs on: PyTorch's threads and PyTorch's memory.
+/// What a call runs on: PyTorch's threads, memory and process groups.
 struct host {
   std::size_t workers = 1;
   /// work(of, i) once for every i below count, on up to count threads at once.
@@ -58,6 +58,8 @@ struct host {
   /// So many bytes, which last as long as the call.
   void* (*scratch)(void* memory, std::size_t bytes) = nullptr;
   void* memory = nullptr;
+  /// So many bytes of every rank of a process group, in the order of ranks; returns 0, or 1 where that failed.
+  int (*all_gather)(std::int64_t group, const void* mine, std::size_t bytes, void* all) = nullptr;
 };
 
 // The numbers of the operators' schemas.
@@ -238,6 +240,7 @@ enum class family : int {
   linear_losses,
   layers,
   experts,
+  ranks,
   count
 };
 

@@ -80,6 +80,12 @@ struct kept_scratch {
 };
 thread_local kept_scratch kept;
 
+/// Python's, over torch.distributed; set when it is imported.
+int (*gather_bytes)(int64_t, const void*, std::size_t, void*) = nullptr;
+void set_all_gather(int64_t address) {
+  gather_bytes = reinterpret_cast<decltype(gather_bytes)>(static_cast<std::intptr_t>(address));
+}
+
 kernel_table with_rows(kernel_table products) {
   const kernel_table& rows = within(&row_kernels_for);
   products.norms = rows.norms, products.gates = rows.gates, products.rotary = rows.rotary,
@@ -155,6 +161,7 @@ call::call() {
   };
   host_.scratch = [](void* of, std::size_t bytes) { return static_cast<call*>(of)->scratch(bytes); };
   host_.memory = this;
+  host_.all_gather = gather_bytes;
 }
 call::~call() {
   if (has_kept_) kept.taken = false;
@@ -198,8 +205,10 @@ const kernel_table& table(type of) {
 STABLE_TORCH_LIBRARY(tigon, m) {
   m.def("instruction_set() -> str");
   m.def("has_f16() -> bool");
+  m.def("set_all_gather(int address) -> ()");
 }
 STABLE_TORCH_LIBRARY_IMPL(tigon, CompositeExplicitAutograd, m) {
   m.impl("instruction_set", TORCH_BOX(&tigon_torch::name_of_instruction_set));
   m.impl("has_f16", TORCH_BOX(&tigon_torch::has_f16));
+  m.impl("set_all_gather", TORCH_BOX(&tigon_torch::set_all_gather));
 }

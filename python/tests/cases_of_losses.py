@@ -115,6 +115,24 @@ LOSS_CASES = {
         with_teacher(ops.fused_linear_cosine_distillation, target=TARGET, weight_hard=0.7, beta=0.3),
         lambda x, w: 0.7 * hard_formula(x @ w.t()) + 0.5 * cosine_formula(x @ w.t(), 0.3), *LAYER, factor=16,
         gradients=64),
+    "vocab_parallel_cross_entropy": Case(
+        lambda z: ops.vocab_parallel_cross_entropy(z, TARGET, label_smoothing=0.1),
+        lambda z: F.cross_entropy(z.flatten(0, 1), TARGET.flatten(), label_smoothing=0.1,
+                                  reduction="none").view(TARGET.shape), (3, 5, 11), gradients=12),
+    "vocab_parallel_fused_linear_cross_entropy": Case(
+        lambda x, w, b: ops.vocab_parallel_fused_linear_cross_entropy(x, w, TARGET, b), layer(hard_formula), *LAYER, (11,),
+        factor=8, gradients=16),
+    "vocab_parallel_scaled_cross_entropy": Case(
+        lambda x, w: ops.vocab_parallel_scaled_cross_entropy(x, w, TARGET, temperature=0.8, return_entropy=True),
+        layer(scaled_formula), *LAYER, factor=16, gradients=64),
+    "selective_log_softmax": Case(
+        lambda z: ops.selective_log_softmax(z, TARGET.clamp(min=0), 0.8),
+        lambda z: (z / 0.8).log_softmax(-1).gather(-1, TARGET.clamp(min=0)[..., None])[..., 0], (3, 5, 11), factor=16,
+        gradients=32),
+    "selective_log_softmax_of_a_model": Case(
+        lambda z: ops.selective_log_softmax(z, TARGET.clamp(min=0)),
+        lambda z: z[:, :-1].log_softmax(-1).gather(-1, TARGET.clamp(min=0)[..., None])[..., 0], (3, 6, 11), factor=16,
+        gradients=32),
     "tvd": Case(lambda s, t: ops.tvd(s.softmax(-1), t.softmax(-1), TARGET), tvd_formula, (3, 5, 11), (3, 5, 11),
                 factor=64, gradients=256),
     "tvd_elements": Case(lambda s, t: ops.tvd(s.softmax(-1), t.softmax(-1), TARGET, "none"),

@@ -119,7 +119,7 @@ def test_loads_its_counterpart_and_is_equal(name):
     theirs = theirs()
     with torch.no_grad():
         for p in theirs.parameters():
-            p.copy_(rows(*p.shape) / 2)
+            p.copy_(rows(*p.shape) / 4)
     ours = ours()
     ours.load_state_dict(theirs.state_dict())  # strictly
     for a, b in zip(trained(ours, args), trained(theirs, args), strict=True):
@@ -139,9 +139,10 @@ def test_trains_and_copies(make, args):
     y = module(*args)
     y = y[0] if isinstance(y, tuple) else y
     assert y.shape == args[0].shape
-    (y * rows(*y.shape)).sum().backward()
     before = [p.detach().clone() for p in module.parameters()]
-    torch.optim.AdamW(module.parameters(), lr=1e-2).step()
+    if before:
+        (y * rows(*y.shape)).sum().backward()
+        torch.optim.AdamW(module.parameters(), lr=1e-2).step()
     assert all(not torch.equal(a, b) for a, b in zip(before, module.parameters()))
     copy = make()
     copy.load_state_dict(module.state_dict())
@@ -223,6 +224,8 @@ CLASSES = {
     "LigerJSD": ("beta ignore_index", "log_q log_p shift_labels"),
     "LigerKLDIVLoss": ("eps", "y_pred y_true"),
     "LigerTVDLoss": ("reduction ignore_index", "p q shift_labels"),
+    "LigerVocabParallelCrossEntropy": ("ignore_index label_smoothing reduction label_smoothing_formula"
+                                       " label_smoothing_mode", "vocab_parallel_logits target tp_group"),
     "LigerDyT": ("hidden_size beta init_alpha", "x"),
     "LigerEmbedding": ("num_embeddings embedding_dim padding_idx", "indices"),
     "LigerFusedAddRMSNorm": (NORM, "hidden_states residual"),

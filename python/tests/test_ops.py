@@ -313,8 +313,14 @@ def upstream_of(dtype, results):
     return [torch.randn(y.shape, generator=generator, dtype=f64).to(dtype).to(f64) for y in results]
 
 
+# Losses of which something is taken for a constant.
+PARTLY_CONSTANT = {"fused_linear_cross_entropy_token_scaling"}
+
+
 @every_case
-def test_gradients_by_differences(case):
+def test_gradients_by_differences(case, request):
+    if request.node.callspec.id in PARTLY_CONSTANT:
+        pytest.skip("a part of the loss is a constant, as test_formula has it")
     inputs = case.inputs(f64)
     # A second backward of a fused loss makes its gradients again, times the upstream gradient before the products.
     assert torch.autograd.gradcheck(case.ours, inputs, nondet_tol=1e-13)
@@ -841,7 +847,7 @@ def test_the_gradient_of_the_weight_is_not_copied():
     x, w = torch.randn(5, 9), torch.randn(11, 9, requires_grad=True)
     with Calls() as calls:
         loss = ops.fused_linear_cross_entropy(x, w, TARGET[0])
-    made = calls.calls[0][2][2].data_ptr()
+    made = calls.calls[0][2][-2].data_ptr()
     del calls
     loss.backward()
     assert w.grad.data_ptr() == made
@@ -1058,7 +1064,7 @@ ERRORS = {
     "rope: rotary_dim is 5; expected an even number": lambda x: ops.rope(
         torch.ones(Q), torch.ones(K), torch.ones(5, 8), torch.ones(5, 8), rotary_dim=5),
     "rope: pairs is 'twins'; expected one of 'halves', 'neighbours'": lambda x: ops.rope(x, x, x, x, pairs="twins"),
-    "softmax_forward: scale is 0; expected a number above 0": lambda x: ops.softmax(x, 0.0),
+    "softmax_forward: scale is 0; expected a finite number above 0": lambda x: ops.softmax(x, 0.0),
     "softmax: x is of i64; expected f32, bf16, f16 or f64": lambda x: ops.softmax(x.long()),
     "sparsemax: dim is 2; expected an axis of 2": lambda x: ops.sparsemax(x, 2),
     "embedding: padding_idx is 4; expected a row of 4": lambda x: ops.embedding(x, LABELS, 4),
@@ -1088,7 +1094,7 @@ ERRORS = {
     "fused_linear_kl_div: teacher is 4 x 5; expected 4 x 4": lambda x: ops.fused_linear_kl_div(x, x, torch.ones(4, 5)),
     "logprobs: tokens is of list; expected a tensor": lambda x: ops.logprobs(x, x, [0]),
     "temperature is 0; expected a number from 1e-30 to 1e": lambda x: ops.logprobs(x, x, LABELS, temperature=0.0),
-    "class weight is of 3 elements; expected 16": lambda x: ops.cross_entropy(x, LABELS, class_weight=torch.ones(3)),
+    "class_weight is of 3 elements; expected 16": lambda x: ops.cross_entropy(x, LABELS, class_weight=torch.ones(3)),
 }
 
 

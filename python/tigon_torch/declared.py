@@ -129,14 +129,16 @@ class _Declared:
 
     def autograd(self):
         names = [name for _, name in self.arguments]
-        single, extra = len(self.upstream) == 1, len(self.likes) * self.early
+        extra = len(self.likes) * self.early
         run = getattr(_ops, self.name + "_backward")
         count = len(names)
+        # What depends on inputs that are not kept shows whoever differentiates gradients that it does.
+        linked = {*self.upstream, *(self.keeps if not set(self.likes) <= set(self.keeps) else ())}
 
         def setup_context(ctx, inputs, output):
             outputs = output if isinstance(output, tuple) else (output,)
             named = dict(zip(self.results, outputs)) | dict(zip(names, inputs))
-            constant = [t for name, t in zip(self.results, outputs) if name not in self.upstream]
+            constant = [t for name, t in zip(self.results, outputs) if name not in linked]
             constant += outputs[len(self.results):]
             if constant:
                 ctx.mark_non_differentiable(*constant)
@@ -145,8 +147,7 @@ class _Declared:
             if self.early:
                 need = inputs[count:]
                 ctx.made = Made(outputs[len(self.results):] if any(need) else None)
-            if not self.zeros and (self.early or not single):
-                ctx.set_materialize_grads(False)
+            ctx.set_materialize_grads(self.zeros)
 
         def backward(ctx, *gradients):
             given = [g for name, g in zip(self.results, gradients) if name in self.upstream]

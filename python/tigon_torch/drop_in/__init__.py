@@ -10,7 +10,7 @@ from .functional import CrossEntropyOutput  # noqa: F401
 from .losses import (  # noqa: F401
     LigerCrossEntropyLoss, LigerFusedCETVDLoss, LigerFusedLinearCosineSimilarityLoss,
     LigerFusedLinearCrossEntropyLoss, LigerFusedLinearJSD, LigerFusedLinearJSDLoss, LigerFusedLinearKLDivLoss,
-    LigerJSD, LigerKLDIVLoss, LigerTVDLoss)
+    LigerJSD, LigerKLDIVLoss, LigerTVDLoss, LigerVocabParallelCrossEntropy)
 from .modules import (  # noqa: F401
     LigerBlockSparseTop2MLP, LigerDyT, LigerEmbedding, LigerExperts, LigerFalconH1MLP, LigerFalconH1SwiGLUMLP,
     LigerFusedAddRMSNorm, LigerFusedNeighborhoodAttention, LigerFusedNeighborhoodAttentionLayer, LigerGEGLUMLP,

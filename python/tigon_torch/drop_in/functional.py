@@ -46,10 +46,8 @@ def liger_fused_linear_cross_entropy(input, weight, target, bias=None, ce_weight
 
 def liger_fused_linear_scaled_cross_entropy_tp(input, weight, target, tp_group, temperature=1.0, ignore_index=-100,
                                                tiles_per_reduce=1, return_entropy=False):
-    """Of a vocabulary that one rank holds as a whole."""
-    ranks = 1 if tp_group is None else tp_group.size()
-    _as_it_is("liger_fused_linear_scaled_cross_entropy_tp", **{"the size of tp_group": (ranks, 1)})
-    return ops.fused_linear_scaled_cross_entropy(input, weight, target, None, temperature, ignore_index, return_entropy)
+    return ops.vocab_parallel_scaled_cross_entropy(input, weight, target, None, tp_group, temperature, ignore_index,
+                                                   return_entropy)
 
 
 def liger_fused_linear_jsd(student_input, student_weight, teacher_input, teacher_weight, shift_labels=None,

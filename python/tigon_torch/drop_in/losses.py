@@ -12,6 +12,21 @@ class LigerCrossEntropyLoss(losses.CrossEntropyLoss):
         super().__init__(ignore_index, label_smoothing, lse_square_scale, softcap, reduction, weight, return_z_loss,
                          return_token_accuracy, return_predicted_tokens)
 
+    def forward(self, _input, target):
+        return super().forward(_input, target)
+
+
+class LigerVocabParallelCrossEntropy(torch.nn.Module):
+    def __init__(self, ignore_index=-100, label_smoothing=0.0, reduction="none", label_smoothing_formula="pytorch",
+                 label_smoothing_mode="global"):
+        super().__init__()
+        F._as_it_is("LigerVocabParallelCrossEntropy", reduction=(reduction, "none"))
+        self.options = {"ignore_index": ignore_index, "label_smoothing": label_smoothing,
+                        "formula": label_smoothing_formula, "mode": label_smoothing_mode}
+
+    def forward(self, vocab_parallel_logits, target, tp_group=None):
+        return ops.vocab_parallel_cross_entropy(vocab_parallel_logits, target, tp_group, **self.options)
+
 
 class LigerFusedLinearCrossEntropyLoss(losses.FusedLinearCrossEntropyLoss):
     """Called with the weight first."""

@@ -14,15 +14,17 @@ from .distillations import (
     fused_linear_cosine_distillation, fused_linear_jsd, fused_linear_jsd_distillation, fused_linear_kl_div)
 from .divergences import jsd, kl_div, tvd
 from .entropies import (
-    cross_entropy, CrossEntropyOutput, fused_linear_cross_entropy, fused_linear_scaled_cross_entropy, logprobs)
+    cross_entropy, CrossEntropyOutput, fused_linear_cross_entropy, fused_linear_scaled_cross_entropy)
 from .experts import moe
 from .gates import geglu, swiglu
 from .heads import multi_token_attention, neighborhood_attention, qk_norm_rope
 from .mlp import tiled_mlp
 from .norms import dyt, fused_add_rms_norm, group_norm, layer_norm, modulated_rms_norm, poly_norm, rms_norm
-from .policy import fused_linear_grpo, grpo_loss
+from .policy import fused_linear_grpo, grpo_loss, selective_log_softmax
 from .preferences import fused_linear_cpo, fused_linear_dpo, fused_linear_kto, fused_linear_orpo, fused_linear_simpo
 from .products import attention, linear
+from .ranks import (
+    logprobs, vocab_parallel_cross_entropy, vocab_parallel_fused_linear_cross_entropy, vocab_parallel_scaled_cross_entropy)
 from .rotary import mrope, rope
 
 __all__ = ["embedding", "relu_squared", "softmax", "sparsemax", "attn_res", "mhc_apply", "mhc_coeffs", "mhc_forward",
@@ -31,5 +33,6 @@ __all__ = ["embedding", "relu_squared", "softmax", "sparsemax", "attn_res", "mhc
            "CrossEntropyOutput", "fused_linear_cross_entropy", "fused_linear_scaled_cross_entropy", "logprobs", "moe",
            "geglu", "swiglu", "multi_token_attention", "neighborhood_attention", "qk_norm_rope", "tiled_mlp", "dyt",
            "fused_add_rms_norm", "group_norm", "layer_norm", "modulated_rms_norm", "poly_norm", "rms_norm",
-           "fused_linear_grpo", "grpo_loss", "fused_linear_cpo", "fused_linear_dpo", "fused_linear_kto",
-           "fused_linear_orpo", "fused_linear_simpo", "attention", "linear", "mrope", "rope"]
+           "fused_linear_grpo", "grpo_loss", "selective_log_softmax", "fused_linear_cpo", "fused_linear_dpo", "fused_linear_kto",
+           "fused_linear_orpo", "fused_linear_simpo", "attention", "linear", "vocab_parallel_cross_entropy",
+           "vocab_parallel_fused_linear_cross_entropy", "vocab_parallel_scaled_cross_entropy", "mrope", "rope"]

@@ -39,8 +39,8 @@ def relu_squared(x: Tensor) -> Tensor:
 def embedding(weight: Tensor, ids: Tensor, padding_idx: int | None = None) -> Tensor:
     """Rows of weight [vocab, hidden] for ids [...], as torch.nn.functional.embedding(ids, weight).
 
-    The gradient of weight is a sum in a fixed order: the same bits in every run. The row of padding_idx is zero, and
-    gets no gradient.
+    The gradient of weight is a sum in a fixed order: the same bits in every run. The row of padding_idx gets no
+    gradient.
     """
     expect_dims("embedding", "weight", weight, 2)
     if padding_idx is not None:

@@ -1,4 +1,5 @@
 """Divergences of a linear layer's distribution from a teacher's, the logits of neither of which are in memory."""
+import torch
 from torch import Tensor
 
 from ..arguments import checked, expect_shape, one_a_row, one_of, refuse
@@ -6,17 +7,17 @@ from ..declared import operator, sums
 from .common import _autocast, _in_type_of, _ops, _wanted
 from .divergences import _DIVERGENCE_REDUCTION
 
-_JSD, _JSD_AND_LABELS, _COSINE_AND_LABELS = range(3)
+_JSD, _COSINE = range(2)
 
 operator("fused_linear_kl_div(Tensor x, Tensor weight, Tensor? bias, Tensor teacher, Tensor? labels, int reduction,"
          " int ignore_index, bool log_target, float eps, float temperature) -> loss",
          lambda x, weight, bias, teacher, labels, reduction, *_: sums(x, *(teacher.shape if reduction == 3 else ())),
          keeps="x weight bias teacher labels", gradients="x weight bias", early=True)
 operator("fused_linear_distillation(Tensor x, Tensor weight, Tensor? bias, Tensor? teacher_x, Tensor? teacher_weight,"
-         " Tensor? teacher_bias, Tensor? teacher_logits, Tensor? target, int kind, float weight_hard,"
+         " Tensor? teacher_bias, Tensor? teacher_logits, Tensor target, int kind, float weight_hard,"
          " float weight_soft, float beta, float temperature, int ignore_index) -> loss soft hard",
-         lambda x, weight, bias, tx, tw, tb, tl, target, kind, *_: (
-             sums(x), sums(x) if kind != _JSD else None, sums(x) if kind != _JSD else None),
+         lambda x, weight, bias, tx, tw, tb, tl, target, kind, weight_hard, *_: (
+             sums(x), *(sums(x) if weight_hard != 0 else None for _ in range(2))),
          keeps="x weight bias teacher_x teacher_weight teacher_bias teacher_logits target",
          gradients="x weight bias", early=True)
 
@@ -48,8 +49,13 @@ def fused_linear_jsd(x: Tensor, weight: Tensor, teacher_x: Tensor | None = None,
     x [..., hidden], weight [vocab, hidden]; of the teacher the same, of another hidden size or vocabulary, or its logits
     [..., vocab]. The teacher is a constant. beta is its weight: 0 is KL(teacher || student), 1 the reverse.
     """
+    one_a_row("fused_linear_jsd", x, labels=labels)
+    if labels is None:
+        target, ignore_index = torch.zeros(x.shape[:-1], dtype=torch.long), -100
+    else:
+        target = torch.where(labels == ignore_index, ignore_index, 0)  # which may be any numbers
     return _distillation("fused_linear_jsd", _JSD, x, weight, (teacher_x, teacher_weight, teacher_bias, teacher_logits),
-                         labels, bias, (0.0, 1.0, beta, temperature, ignore_index))[0]
+                         target, bias, (0.0, 1.0, beta, temperature, ignore_index))[0]
 
 
 def _with_labels(op, kind, x, weight, teacher, target, bias, numbers, return_soft_hard_loss):
@@ -68,7 +74,7 @@ def fused_linear_jsd_distillation(x: Tensor, weight: Tensor, target: Tensor, tea
 
     With return_soft_hard_loss the result is (loss, soft, hard), of which the first has a gradient.
     """
-    return _with_labels("fused_linear_jsd_distillation", _JSD_AND_LABELS, x, weight,
+    return _with_labels("fused_linear_jsd_distillation", _JSD, x, weight,
                         (teacher_x, teacher_weight, teacher_bias, teacher_logits), target, bias,
                         (weight_hard, weight_soft, beta, temperature, ignore_index), return_soft_hard_loss)
 
@@ -80,7 +86,7 @@ def fused_linear_cosine_distillation(x: Tensor, weight: Tensor, target: Tensor, 
                                      bias: Tensor | None = None, teacher_bias: Tensor | None = None,
                                      teacher_logits: Tensor | None = None, return_soft_hard_loss: bool = False):
     """The same with beta * (1 - cosine of the student's and the teacher's logits) for the divergence."""
-    return _with_labels("fused_linear_cosine_distillation", _COSINE_AND_LABELS, x, weight,
+    return _with_labels("fused_linear_cosine_distillation", _COSINE, x, weight,
                         (teacher_x, teacher_weight, teacher_bias, teacher_logits), target, bias,
                         (weight_hard, weight_soft, beta, 1.0, ignore_index), return_soft_hard_loss)
 

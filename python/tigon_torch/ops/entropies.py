@@ -123,12 +123,3 @@ def fused_linear_scaled_cross_entropy(x: Tensor, weight: Tensor, target: Tensor,
     nll, entropy = _ops.fused_linear_scaled_cross_entropy(x, weight, bias, target, ignore_index, temperature,
                                                           return_entropy)
     return (nll, entropy) if return_entropy else nll
-
-
-@checked
-def logprobs(hidden: Tensor, weight: Tensor, tokens: Tensor, bias: Tensor | None = None, temperature: float = 1.0,
-             entropy: bool = False, ignore_index: int = -100):
-    """log softmax((hidden weight^T + bias) / temperature) at the tokens [...], and with entropy=True the entropies as
-    well: what policy losses are made of. As fused_linear_scaled_cross_entropy, with the other sign."""
-    results = fused_linear_scaled_cross_entropy(hidden, weight, tokens, bias, temperature, ignore_index, entropy)
-    return (-results[0], results[1]) if entropy else -results

@@ -148,7 +148,8 @@ def group_norm(x: Tensor, num_groups: int, weight: Tensor | None = None, bias: T
         refuse("group_norm", "x", f"of {x.dim()} dimensions", "at least 2, batch and channels")
     whole("group_norm", "num_groups", num_groups, 1)
     batch, channels = x.shape[:2]
-    y = _ops.group_norm(x.reshape(batch, channels, -1) if x.dim() > 2 else x.unsqueeze(-1), weight, bias, num_groups,
+    # Rows of one number are side by side, so that the bits do not depend on strides.
+    y = _ops.group_norm(x.reshape(batch, channels, -1) if x.dim() > 2 else x.contiguous().unsqueeze(-1), weight, bias, num_groups,
                         channels, eps)[0]
     return y.view(x.shape)
 

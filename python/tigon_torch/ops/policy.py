@@ -1,11 +1,28 @@
 """Policy losses."""
 from torch import Tensor
 
-from ..arguments import above_zero, checked, one_of
-from ..declared import Made
+from ..arguments import above_zero, checked, expect_shape, one_of
+from ..declared import Made, operator, sums
 from ..registration import autograd, fake
 from .common import (
     _autocast, _half, _in_type_of, _layer_gradients, _made, _ops, _or_none, _rows, _sums, _wanted, _wide)
+
+
+operator("selective_log_softmax(Tensor logits, Tensor ids, int batch, float temperature) -> logp saved",
+         lambda logits, ids, *_: (sums(logits, *ids.shape), sums(logits, _rows(logits), 2)),
+         keeps="logits ids saved", gradients="logits")
+
+
+@checked
+def selective_log_softmax(logits: Tensor, ids: Tensor, temperature: float = 1.0) -> Tensor:
+    """log softmax(logits / temperature) at the ids [..., len] of logits [..., len, vocab], or [..., len + 1, vocab] as a
+    model leaves them: the last position predicts nothing. In f32 (f64 for f64); nothing but the logits and two numbers a
+    row is kept."""
+    op = "selective_log_softmax"
+    shape = logits.shape[:-1]
+    if ids.dim() == 0 or shape != ids.shape and shape != (*ids.shape[:-1], ids.shape[-1] + 1):
+        expect_shape(op, "ids", ids, shape, ", one a row, or without the last of each sequence")
+    return _ops.selective_log_softmax(logits, ids, ids.shape[:-1].numel(), temperature)[0]
 
 
 _POLICY = {"grpo": 0, "bnpo": 1, "dr_grpo": 2, "dapo": 3, "luspo": 4, "cispo": 5, "sapo": 6, "vespo": 7, "gmpo": 8}

@@ -10,7 +10,7 @@ from ..arguments import above_zero, checked, one_a_row, one_of, refuse, whole
 from ..declared import operator, sums
 from ..ranks import of_group
 from .common import _REDUCTION, _ops, _wanted
-from .entropies import _layer
+from .entropies import _layer, fused_linear_scaled_cross_entropy
 
 _SHARD = "int group, int rank, int ranks, int first, int vocab"
 operator(f"vocab_parallel_cross_entropy(Tensor logits, Tensor target, {_SHARD}, int ignore_index,"
@@ -97,6 +97,9 @@ def logprobs(hidden: Tensor, weight: Tensor, tokens: Tensor, bias: Tensor | None
     hidden [..., hidden], weight [vocab, hidden], or with a group [classes of this rank, hidden]. Both results have
     gradients; the logits are never in memory as a whole, and backward makes them again.
     """
-    results = vocab_parallel_scaled_cross_entropy(hidden, weight, tokens, bias, group, temperature, ignore_index, entropy,
-                                                  shard)
+    if group is None and shard is None:
+        results = fused_linear_scaled_cross_entropy(hidden, weight, tokens, bias, temperature, ignore_index, entropy)
+    else:
+        results = vocab_parallel_scaled_cross_entropy(hidden, weight, tokens, bias, group, temperature, ignore_index,
+                                                      entropy, shard)
     return (-results[0], results[1]) if entropy else -results
