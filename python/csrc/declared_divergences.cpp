@@ -4,6 +4,7 @@
 
 #include "declared.hpp"
 #include "groups.hpp"
+#include "labels.hpp"
 #include "policy.hpp"
 
 namespace tigon_torch {
@@ -14,15 +15,6 @@ tigon::tvd_options tvd_of(int reduction, std::int64_t ignore_index) {
   opt.reduction = static_cast<tigon::divergence_reduction>(reduction), opt.ignore_index = ignore_index;
   return opt;
 }
-/// f(labels) with the labels, or without any.
-template <class F>
-void with_labels(id_vector labels, F f) {
-  if (labels.data != nullptr)
-    f(view<const std::int64_t>(labels));
-  else
-    f(tigon::absent);
-}
-
 void tvd(const host& h, matrix student, matrix teacher, id_vector labels, wide_matrix loss, int reduction,
          std::int64_t ignore_index) {
   with_type("tvd", student.of, [&]<class T>() {

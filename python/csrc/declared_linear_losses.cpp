@@ -6,6 +6,7 @@
 
 #include "declared.hpp"
 #include "groups.hpp"
+#include "labels.hpp"
 #include "linear.hpp"
 
 namespace tigon_torch {
@@ -52,15 +53,6 @@ void fused_linear_scaled_cross_entropy_backward(const host& h, vector of_nll, ve
   });
 }
 
-/// f(labels) with the labels, or without any.
-template <class F>
-void with_labels_of_rows(id_vector labels, F f) {
-  if (labels.data != nullptr)
-    f(view<const std::int64_t>(labels));
-  else
-    f(tigon::absent);
-}
-
 tigon::fused_linear_kl_div_options kl_div_of(int reduction, std::int64_t ignore_index, bool log_target, double eps,
                                              double temperature) {
   tigon::fused_linear_kl_div_options opt;
@@ -81,7 +73,7 @@ void fused_linear_kl_div(const host& h, matrix x, matrix w, narrow_vector bias, 
     run(
         h, [&](const tigon::context& ctx) { return kl_div_bytes<T>(x, w, to, ctx); },
         [&](tigon::context& ctx) {
-          with_labels_of_rows(labels, [&](auto ids) {
+          with_labels(labels, [&](auto ids) {
             tigon::fused_linear_kl_div_forward(layer_of<T>({x, w, bias}), view<const T>(teacher), ids,
                                                view<tigon::accumulator_t<T>>(loss), to,
                                                kl_div_of(reduction, ignore_index, log_target, eps, temperature), ctx);
@@ -98,7 +90,7 @@ void fused_linear_kl_div_backward(const host& h, wide_matrix upstream, matrix x,
     run(
         h, [&](const tigon::context& ctx) { return kl_div_bytes<T>(x, w, to, ctx); },
         [&](tigon::context& ctx) {
-          with_labels_of_rows(labels, [&](auto ids) {
+          with_labels(labels, [&](auto ids) {
             tigon::fused_linear_kl_div_backward(layer_of<T>({x, w, bias}), view<const T>(teacher), ids,
                                                 view<const tigon::accumulator_t<T>>(upstream), to,
                                                 kl_div_of(reduction, ignore_index, log_target, eps, temperature), ctx);
