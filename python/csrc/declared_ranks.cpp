@@ -6,30 +6,12 @@
 #include "declared.hpp"
 #include "groups.hpp"
 #include "linear.hpp"
+#include "process_group.hpp"
 
 namespace tigon_torch {
 namespace {
 
 using backend = tigon::default_backend;
-
-/// A process group of torch.distributed, by the number that Python knows it by; -1: this rank alone.
-class process_group {
- public:
-  process_group(const host& of, std::int64_t group, std::size_t rank, std::size_t size)
-      : host_(&of), group_(group), rank_(rank), size_(size) {}
-  std::size_t rank() const { return rank_; }
-  std::size_t size() const { return size_; }
-  void all_gather(std::span<const std::byte> mine, std::span<std::byte> all) const {
-    if (size_ == 1) return tigon::comm::serial().all_gather(mine, all);
-    if (host_->all_gather == nullptr || host_->all_gather(group_, mine.data(), mine.size(), all.data()) != 0)
-      throw std::runtime_error("tigon: an all_gather of torch.distributed failed");
-  }
-
- private:
-  const host* host_;
-  std::int64_t group_;
-  std::size_t rank_, size_;
-};
 
 tigon::vocab_parallel_cross_entropy_options smoothed(std::int64_t ignore_index, double smoothing, bool megatron,
                                                      bool partition) {

@@ -1,8 +1,10 @@
-// Mixture of experts.
+// Mixture of experts, of one rank and of several.
+#include <tigon/ops/expert_parallel_moe.hpp>
 #include <tigon/ops/moe.hpp>
 
 #include "declared.hpp"
 #include "groups.hpp"
+#include "process_group.hpp"
 
 namespace tigon_torch {
 namespace {
@@ -83,12 +85,62 @@ void moe_backward(const host& h, matrix dy, matrix x, matrix gate_up, matrix dow
   });
 }
 
+/// Of the experts of this rank.
+void expert_parallel_moe(const host& h, matrix x, matrix gate_up, matrix down, matrix gate_up_bias, matrix down_bias,
+                         id_vector indices, wide_matrix weights, matrix y, std::int64_t group, std::size_t rank,
+                         std::size_t ranks, std::size_t experts, bool interleaved, double limit, double slope,
+                         double up_offset) {
+  const experts_call c{x, gate_up, down, gate_up_bias, down_bias, indices, weights};
+  with_type("expert_parallel_moe", x.of, [&]<class T>() {
+    using A = tigon::accumulator_t<T>;
+    const auto w = c.experts<T>(experts);
+    run(
+        h,
+        [&](const tigon::context& ctx) {
+          return tigon::expert_parallel_moe_workspace<tigon::default_backend, T>(
+              tigon::moe_pass::inference, c.shape(experts), ranks, ctx.executor().workers(), tigon::parameters::trained,
+              w.any_bias());
+        },
+        [&](tigon::context& ctx) {
+          tigon::expert_parallel_moe_forward(process_group(h, group, rank, ranks), view<const T>(x), c.choices<A>(), w,
+                                             view<T>(y), options_of(interleaved, limit, slope, up_offset), ctx);
+        });
+  });
+}
+void expert_parallel_moe_backward(const host& h, matrix dy, matrix x, matrix gate_up, matrix down, matrix gate_up_bias,
+                                  matrix down_bias, id_vector indices, wide_matrix weights, matrix dx, matrix dgate_up,
+                                  matrix ddown, matrix dgate_up_bias, matrix ddown_bias, wide_matrix dweights,
+                                  std::int64_t group, std::size_t rank, std::size_t ranks, std::size_t experts,
+                                  bool interleaved, double limit, double slope, double up_offset) {
+  const experts_call c{x, gate_up, down, gate_up_bias, down_bias, indices, weights};
+  with_type("expert_parallel_moe_backward", x.of, [&]<class T>() {
+    using A = tigon::accumulator_t<T>;
+    const auto w = c.experts<T>(experts);
+    const tigon::moe_gradients<T, T, A> to{view<T>(dx),       view<T>(dgate_up),      view<T>(ddown),
+                                           view<A>(dweights), view<T>(dgate_up_bias), view<T>(ddown_bias)};
+    run(
+        h,
+        [&](const tigon::context& ctx) {
+          return tigon::expert_parallel_moe_workspace<tigon::default_backend, T>(
+              tigon::moe_pass::recompute, c.shape(experts), ranks, ctx.executor().workers(), to.of_weights(),
+              w.any_bias() || to.any_bias());
+        },
+        [&](tigon::context& ctx) {
+          tigon::expert_parallel_moe_backward(process_group(h, group, rank, ranks), view<const T>(dy), view<const T>(x),
+                                              c.choices<A>(), w, to, options_of(interleaved, limit, slope, up_offset),
+                                              ctx);
+        });
+  });
+}
+
 }  // namespace
 
 declared_operators declared_experts() {
   static constexpr declared_operator table[] = {
       declared<&moe>("moe"),
       declared<&moe_backward>("moe_backward"),
+      declared<&expert_parallel_moe>("expert_parallel_moe"),
+      declared<&expert_parallel_moe_backward>("expert_parallel_moe_backward"),
   };
   return declared_in(table);
 }

@@ -132,6 +132,9 @@ LAYER_CASES = {
                                            up_offset=1.0),
         lambda *a: moe_formula(*a, interleaved=True, limit=0.8, slope=1.702, offset=1.0), (6, 8), (4, 12, 8), (4, 8, 6),
         (6, 2), (4, 12), (4, 8), factor=16, gradients=32),
+    "expert_parallel_moe": Case(
+        lambda x, g, d, w, bg, bd: ops.expert_parallel_moe(x, g, d, EXPERTS, w, None, "halves", bg, bd), moe_formula,
+        (6, 8), (4, 12, 8), (4, 8, 6), (6, 2), (4, 12), (4, 8), factor=16, gradients=32),
     "tiled_mlp": Case(lambda *a: ops.tiled_mlp(*a, num_shards=3), mlp_formula, (3, 5, 8), (12, 8), (12, 8), (8, 12),
                       factor=16, gradients=32),
     "tiled_mlp_geglu": Case(

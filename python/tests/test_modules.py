@@ -261,6 +261,8 @@ CLASSES = {
     "LigerSwiGLUMLP": ("config intermediate_size", "x"),
     "LigerSwiGLUMLPForMuseGlimmer": ("config", "x"),
     "LigerBlockSparseTop2MLP": ("config", "x"),
+    "LigerExpertParallelFusedMoe": ("process_group", "hidden_states expert_indices expert_weights all_B all_C all_A"
+                                    " num_experts"),
     "LigerExperts": ("config", "hidden_states top_k_index top_k_weights"),
     "LigerPhi3SwiGLUMLP": ("config", "x"),
     "LigerQwen3MoeSwiGLUMLP": ("config intermediate_size", "x"),

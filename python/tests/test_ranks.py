@@ -54,6 +54,23 @@ def results_of(f, x, w, b):
     return found
 
 
+def expert_inputs():
+    generator = torch.Generator().manual_seed(6)
+    x, gate, up, down, weights = (torch.randn(*s, generator=generator, dtype=f64)
+                                  for s in ((8, 6), (4, 5, 6), (4, 5, 6), (4, 6, 5), (8, 2)))
+    return (x, weights, gate, up, down), torch.randint(0, 4, (8, 2), generator=generator)
+
+
+def experts_of(rank, group):
+    """Half of the tokens and of the experts: the result and gradients."""
+    tensors, indices = expert_inputs()
+    part = slice(4 * rank, 4 * rank + 4), slice(2 * rank, 2 * rank + 2)
+    x, weights, gate, up, down = (t[part[i > 1]].clone().requires_grad_() for i, t in enumerate(tensors))
+    y = drop_in.LigerExpertParallelFusedMoe(group)(x, indices[part[0]], weights, gate, up, down, 4)
+    y.square().sum().backward()
+    return [y.detach(), *(t.grad for t in (x, weights, gate, up, down))]
+
+
 def one_rank(rank, folder, port):
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
@@ -65,7 +82,7 @@ def one_rank(rank, folder, port):
     liger = drop_in.LigerVocabParallelCrossEntropy()((x @ w.t())[..., part][..., :4], target.clamp(max=7), group)
     with pytest.raises((ValueError, RuntimeError), match="tigon: .*shard"):
         ops.vocab_parallel_cross_entropy(x @ w[part].t(), target, group, shard=(first, 12))
-    torch.save((found, liger), os.path.join(folder, str(rank)))
+    torch.save((found, liger, experts_of(rank, group)), os.path.join(folder, str(rank)))
     dist.destroy_process_group()
 
 
@@ -78,7 +95,7 @@ def test_two_processes_have_the_loss_of_one(tmp_path):
     wanted = results_of(lambda x, w, b: plain(x, w, b, target), x, w, b)
     ranks = [torch.load(tmp_path / str(rank)) for rank in (0, 1)]
     for name, (loss, dx, dw, db) in wanted.items():
-        parts = [found[name] for found, _ in ranks]
+        parts = [found[name] for found, *_ in ranks]
         for part in parts:
             torch.testing.assert_close(part[0], loss, rtol=1e-12, atol=1e-12)
         if name == "logits":  # whose products are PyTorch's, a share on each rank
@@ -89,5 +106,11 @@ def test_two_processes_have_the_loss_of_one(tmp_path):
         torch.testing.assert_close(torch.cat([p[2] for p in parts]), dw, rtol=1e-12, atol=1e-12)
         torch.testing.assert_close(torch.cat([p[3] for p in parts]), db, rtol=1e-12, atol=1e-12)
     z = torch.cat([(x @ w.t())[..., :4], (x @ w.t())[..., 7:]], -1)
-    for _, liger in ranks:
+    tensors, indices = expert_inputs()
+    x, weights, gate, up, down = (t.requires_grad_() for t in tensors)
+    y = ops.moe(x, torch.cat([gate, up], 1), down, indices, weights)
+    y.square().sum().backward()
+    for i, whole in enumerate([y.detach(), *(t.grad for t in tensors)]):
+        torch.testing.assert_close(torch.cat([of_rank[2][i] for of_rank in ranks]), whole, rtol=1e-12, atol=1e-12)
+    for _, liger, _ in ranks:
         torch.testing.assert_close(liger, ops.cross_entropy(z, target.clamp(max=7), reduction="none"))

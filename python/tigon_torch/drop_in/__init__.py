@@ -12,7 +12,7 @@ from .losses import (  # noqa: F401
     LigerFusedLinearCrossEntropyLoss, LigerFusedLinearJSD, LigerFusedLinearJSDLoss, LigerFusedLinearKLDivLoss,
     LigerJSD, LigerKLDIVLoss, LigerTVDLoss, LigerVocabParallelCrossEntropy)
 from .modules import (  # noqa: F401
-    LigerBlockSparseTop2MLP, LigerDyT, LigerEmbedding, LigerExperts, LigerFalconH1MLP, LigerFalconH1SwiGLUMLP,
+    LigerBlockSparseTop2MLP, LigerDyT, LigerEmbedding, LigerExpertParallelFusedMoe, LigerExperts, LigerFalconH1MLP, LigerFalconH1SwiGLUMLP,
     LigerFusedAddRMSNorm, LigerFusedNeighborhoodAttention, LigerFusedNeighborhoodAttentionLayer, LigerGEGLUMLP,
     LigerGEGLUMLPForGemma4, LigerGroupNorm, LigerHunyuanV1SwiGLUMLP, LigerLayerNorm, LigerMHC, LigerMLP, LigerModulatedRMSNorm, LigerMultiTokenAttention,
     LigerPhi3SwiGLUMLP, LigerPolyNorm, LigerQwen3MoeSwiGLUMLP, LigerReLUSquared, LigerRMSNorm, LigerRMSNormForGemma,

@@ -2,7 +2,8 @@
 import torch
 from torch import nn
 
-from .. import modules
+from .. import modules, ops
+from ..arguments import refuse
 from ..modules import (  # noqa: F401   whose arguments are Liger's
     BlockSparseTop2MLP as LigerBlockSparseTop2MLP, DyT as LigerDyT, Embedding as LigerEmbedding,
     Experts as LigerExperts, FalconH1MLP as LigerFalconH1MLP, FalconH1MLP as LigerFalconH1SwiGLUMLP,
@@ -113,6 +114,23 @@ class LigerGEGLUMLPForGemma4(modules.GEGLUMLP):
         first = getattr(config, "num_hidden_layers", 0) - shared
         wide = getattr(config, "use_double_wide_mlp", False) and layer_idx is not None and shared > 0 and layer_idx >= first
         super().__init__(config, 2 * config.intermediate_size if wide else None)
+
+
+class LigerExpertParallelFusedMoe(nn.Module):
+    """Without parameters: the weights of this rank's experts are arguments."""
+
+    def __init__(self, process_group=None):
+        super().__init__()
+        self.process_group = process_group
+
+    def forward(self, hidden_states, expert_indices, expert_weights, all_B, all_C, all_A, num_experts):
+        ranks = 1 if self.process_group is None else self.process_group.size()
+        if num_experts != ranks * all_A.shape[0]:
+            refuse("LigerExpertParallelFusedMoe", "num_experts", num_experts,
+                   f"{ranks * all_A.shape[0]}, {all_A.shape[0]} of each rank")
+        k = expert_indices.shape[-1]
+        return ops.expert_parallel_moe(hidden_states, torch.cat([all_B, all_C], 1), all_A, expert_indices.reshape(-1, k),
+                                       expert_weights.reshape(-1, k), self.process_group)
 
 
 class LigerHunyuanV1SwiGLUMLP(modules.SwiGLUMLP):
