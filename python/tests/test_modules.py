@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from tigon_torch import drop_in, modules, ops
-from tigon_torch.drop_in import functional
+from tigon_torch.drop_in import functional, megatron
 
 CONFIG = types.SimpleNamespace(hidden_size=16, intermediate_size=24, hidden_act="silu", mlp_bias=False,
                                pretraining_tp=1, num_local_experts=3, num_experts=3, num_experts_per_tok=2,
@@ -326,6 +326,27 @@ def test_llama4_rotation():
         torch.testing.assert_close(ours, y)
     vision = drop_in.liger_llama4_vision_rotary_pos_emb(q, k, freqs[0, :, None])
     assert torch.equal(vision[0], drop_in.liger_llama4_text_rotary_pos_emb(q, k, freqs)[0])
+
+
+def test_megatron():
+    config = types.SimpleNamespace(normalization="RMSNorm", sequence_parallel=True, layernorm_zero_centered_gamma=True)
+    norm = megatron.LigerMegatronRMSNorm(config, 16)
+    assert norm.weight.sequence_parallel and not norm.weight.any()
+    torch.testing.assert_close(norm(X), nn.functional.rms_norm(X, (16,), eps=1e-5))
+    bias = rows(16)
+    gate, up = (X + bias).chunk(2, -1)
+    torch.testing.assert_close(megatron.LigerMegatronSwiGLU()(X, bias), nn.functional.silu(gate) * up)
+    assert megatron.LigerMegatronSwiGLU(lambda *a: a)(X, None, True, False) == (X, None, True, False)
+    z, target, k = rows(3, 4, 11), torch.randint(0, 11, (3, 4), generator=torch.Generator().manual_seed(1)), 11
+    logp = z.log_softmax(-1)
+    nll, smoothing = -logp.gather(-1, target[..., None])[..., 0], 0.1 * k / (k - 1)
+    torch.testing.assert_close(megatron.LigerMegatronCrossEntropy(label_smoothing=0.1)(z, target),
+                               (1 - smoothing) * nll - smoothing * logp.mean(-1))
+    for wrong, sentence in ((lambda: megatron.LigerMegatronSwiGLU()(X, None, True), "8 bits"),
+                            (lambda: megatron.LigerMegatronRMSNorm(types.SimpleNamespace(normalization="LayerNorm"), 4),
+                             "config.normalization is 'LayerNorm'; expected 'RMSNorm'")):
+        with pytest.raises(ValueError, match="tigon: LigerMegatron.*" + sentence):
+            wrong()
 
 
 def test_metrics_are_those_of_the_logits():

@@ -1,7 +1,7 @@
 """Functions over torch.ops.tigon, with autograd, fake implementations for torch.compile, and autocast.
 
-Tensors are on the CPU, f32, bf16, f16 or f64. Divergences, policy and preference losses and experts in f16 are computed
-in f32 and rounded once; so is every operator on a CPU without AVX2 and F16C. Inputs may have strides: what
+Tensors are on the CPU, f32, bf16, f16 or f64. f16 in operators that are not compiled for it (docs/torch.md has which) is
+computed in f32 and rounded once; so is every operator on a CPU without AVX2 and F16C. Inputs may have strides: what
 lies in rows of one distance, or heads whose elements lie one by one, is not copied. Weights of norms, tables of rope and
 biases may have any of the element types (f64 only beside f64). A parameter that does not require a gradient gets None,
 and its gradient is not computed. Tables, references, advantages and log-probabilities of the past are constants: they
