@@ -314,7 +314,7 @@ def upstream_of(dtype, results):
 
 
 # Losses of which something is taken for a constant.
-PARTLY_CONSTANT = {"fused_linear_cross_entropy_token_scaling"}
+PARTLY_CONSTANT = {"fused_linear_cross_entropy_token_scaling", "embedding_padding"}
 
 
 @every_case

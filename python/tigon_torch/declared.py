@@ -122,7 +122,8 @@ class _Declared:
 
         def makes(*args):
             named = dict(zip(saved, args[len(self.upstream) : first]))
-            return self.gradients_of(named, args[first + len(self.numbers) :], args[0])
+            beside = args[len(self.upstream)]  # which is there, as an upstream gradient may not be
+            return self.gradients_of(named, args[first + len(self.numbers) :], beside)
 
         self.define(self.name + "_backward", arguments, ["d" + name for name in self.likes], makes,
                     len(self.upstream) + len(self.keeps), first)

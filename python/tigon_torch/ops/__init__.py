@@ -15,7 +15,7 @@ from .distillations import (
 from .divergences import jsd, kl_div, tvd
 from .entropies import (
     cross_entropy, CrossEntropyOutput, fused_linear_cross_entropy, fused_linear_scaled_cross_entropy)
-from .experts import moe
+from .experts import expert_parallel_moe, moe
 from .gates import geglu, swiglu
 from .heads import multi_token_attention, neighborhood_attention, qk_norm_rope
 from .mlp import tiled_mlp
