@@ -51,13 +51,13 @@ ScalarType element_type(char kind, ScalarType computed) {
 }
 
 /// Into the type in which it is computed, where the first one is of `first`. A parameter may have any type but f64, an
-/// operand that goes by rows that of the first.
+/// operand that goes by rows that of the first, or what it is computed in.
 void convert(const std::string& op, const std::string& name, char kind, Tensor& t, ScalarType first, ScalarType to) {
   const ScalarType came = t.scalar_type();
   if (kind == 'i') return make_ids(op.c_str(), name.c_str(), t);
   real_type_of(op.c_str(), name.c_str(), t);
   const bool loses = kind != 'n' && came == ScalarType::Double && to != ScalarType::Double;
-  if (has_element_type_of_first(kind) ? came != first : loses)
+  if (has_element_type_of_first(kind) ? came != first && came != to : loses)
     fail(op, name + " is of " + name_of(came) + "; expected " + name_of(first));
   if (came != to) t = torch::stable::to(t, to);
 }

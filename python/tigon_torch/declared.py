@@ -32,6 +32,11 @@ def sums(t: Tensor, *shape: int) -> Tensor:
     return t.new_empty(shape, dtype=type_of_sums(t))
 
 
+def kept(t: Tensor, *shape: int) -> Tensor:
+    """Memory for what backward reads and nobody else, in the type in which t is computed."""
+    return t.new_empty(shape, dtype=torch.float32 if t.dtype == torch.float16 else t.dtype)
+
+
 def is_one(g) -> bool:
     """Whether an upstream gradient is known to be 1; what is being traced is not known."""
     return type(g) is Tensor and not torch.compiler.is_compiling() and g.numel() == 1 and g.item() == 1

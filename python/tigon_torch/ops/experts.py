@@ -4,7 +4,7 @@ import math
 from torch import Tensor
 
 from ..arguments import checked, expect_dims, expect_shape, one_of
-from ..declared import like, operator
+from ..declared import kept, like, operator
 from ..ranks import of_group
 from .common import _autocast, _in_type_of, _ops, _wanted
 
@@ -17,7 +17,7 @@ _LAYOUTS = {"halves": False, "interleaved": True}
 operator(f"moe({_TENSORS}, int experts, bool interleaved, bool keep, float limit, float slope, float up_offset)"
          " -> y saved",
          lambda x, gate_up, down, gate_up_bias, down_bias, indices, weights, experts, interleaved, keep, *_: (
-             like(x), x.new_empty((indices.numel(), gate_up.shape[1])) if keep else None),
+             like(x), kept(x, indices.numel(), gate_up.shape[1]) if keep else None),
          keeps=_KEPT + " saved", gradients=_TRAINED)
 operator(f"expert_parallel_moe({_TENSORS}, int group, int rank, int ranks, int experts, bool interleaved, float limit,"
          " float slope, float up_offset) -> y", lambda x, *_: like(x), keeps=_KEPT, gradients=_TRAINED)

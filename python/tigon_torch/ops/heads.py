@@ -2,7 +2,7 @@
 from torch import Tensor
 
 from ..arguments import checked, expect_dims, expect_shape, one_of, refuse, whole
-from ..declared import like, operator
+from ..declared import kept, like, operator
 from .common import _CASTING, _autocast, _in_type_of, _ops
 from .rotary import _COLUMNS, _PAIRS
 
@@ -13,7 +13,7 @@ def _planes(scores, w, b, *numbers):
     for axis in (0, 1):
         stride, padding, dilation = numbers[axis], numbers[2 + axis], numbers[4 + axis]
         sides.append((scores.shape[2 + axis] + 2 * padding - dilation * (w.shape[2 + axis] - 1) - 1) // stride + 1)
-    return scores.new_empty((scores.shape[0], w.shape[0], *sides)), scores.new_empty(scores.shape)
+    return scores.new_empty((scores.shape[0], w.shape[0], *sides)), kept(scores, *scores.shape)
 
 
 operator("qk_norm_rope(Tensor q, Tensor k, Tensor? q_weight, Tensor? k_weight, Tensor cos, Tensor sin, float eps,"
