@@ -1,4 +1,5 @@
-"""Operators on heads, over depth and of layers that are declared in Python, and the options of gates, rope and experts."""
+"""Operators on heads, over depth and of layers that are declared in Python, and the options of gates, rope and
+experts."""
 import torch
 import torch.nn.functional as F
 

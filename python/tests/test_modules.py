@@ -358,4 +358,7 @@ def test_metrics_are_those_of_the_logits():
         plain = ops.cross_entropy(x @ w.t(), target, reduction=reduction, **flags)
         for a, b in zip(fused, plain, strict=True):
             torch.testing.assert_close(a, b)
-    assert ops.cross_entropy(x @ w.t(), target, return_token_accuracy=True)[1] is None
+    for i, name in enumerate(("return_z_loss", "return_token_accuracy", "return_predicted_tokens"), 1):  # each alone
+        alone = ops.fused_linear_cross_entropy(x, w, target, reduction="none", z_loss=0.1, **{name: True})
+        assert [j for j, t in enumerate(alone) if t is not None] == [0, i]
+        torch.testing.assert_close(alone[i], plain[i])

@@ -512,7 +512,15 @@ FROZEN = [*((name, i) for name in ("swiglu", "geglu_tanh", "geglu_erf", "rope", 
           ("fused_linear_cross_entropy", 0), ("fused_linear_cross_entropy", 1), ("fused_linear_cross_entropy_all", 2),
           ("fused_linear_cross_entropy_rows", 0), ("fused_linear_cross_entropy_rows", 1), ("fused_linear_dpo", 0),
           ("fused_linear_dpo", 1), ("fused_linear_kto", 1), ("moe", 0), ("moe", 1), ("moe", 2), ("moe", 3), ("jsd", 0),
-          ("kl_div", 1)]
+          ("kl_div", 1),
+          *((name, i) for name in ("fused_linear_kl_div_elements", "fused_linear_jsd_logits", "fused_linear_scaled_cross_entropy",
+                                   "vocab_parallel_fused_linear_cross_entropy") for i in (0, 1, 2)),
+          *(("qk_norm_rope", i) for i in range(4)), *(("tiled_mlp", i) for i in range(4)),
+          *(("moe_gpt_oss", i) for i in range(6)), *(("mhc_post_res", i) for i in range(4)),
+          ("group_norm", 1), ("group_norm", 2), ("poly_norm", 1), ("poly_norm", 2), ("modulated_rms_norm", 1),
+          ("modulated_rms_norm", 3), ("dyt", 1), ("dyt", 2), ("dyt", 3), ("multi_token_attention", 1),
+          ("multi_token_attention", 2), ("attn_res", 1), ("attn_res", 2), ("mhc_coeffs", 0), ("mhc_coeffs", 1),
+          ("mhc_coeffs", 2)]
 
 
 @pytest.mark.parametrize("name, i", FROZEN, ids=[f"{name}-{i}" for name, i in FROZEN])

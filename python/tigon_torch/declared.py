@@ -1,9 +1,10 @@
-"""Operators of one declaration: its schema, what its results are like, what backward reads and which gradients there are.
+"""Operators of one declaration: its schema, what its results are like, what backward reads and which gradients there
+are.
 
 From it come the schemas of forward and backward, their implementations over the library's kernel of that name, results
-without memory for torch.compile, and gradients whose own gradients are refused. A kernel of csrc takes the tensors of the
-schema, then the results, then the numbers; that of backward the gradients of results, what is kept, the gradients of
-inputs and the numbers. What is not there or not wanted is None, and has no memory in the kernel.
+without memory for torch.compile, and gradients whose own gradients are refused. A kernel of csrc takes the tensors of
+the schema, then the results, then the numbers; that of backward the gradients of results, what is kept, the gradients
+of inputs and the numbers. What is not there or not wanted is None, and has no memory in the kernel.
 """
 import dataclasses
 import re
@@ -14,6 +15,7 @@ from torch import Tensor
 from .registration import autograd, fake
 
 _ops = torch.ops.tigon
+_run_kernel = _ops.run_kernel.default
 _library = torch.library.Library("tigon", "FRAGMENT")
 
 
@@ -87,7 +89,7 @@ class _Declared:
         def run(*args):
             made = makes(*args)
             written = [t if given else None for t, given in made]
-            _ops.run_kernel(name, names, read, [*args[:read], *written], [*map(float, args[kept : kept + count])])
+            _run_kernel(name, names, read, [*args[:read], *written], [*map(float, args[kept : kept + count])])
             return _with_arity([t for t, _ in made])
 
         _library.define(f"{name}({', '.join(arguments)}) -> ({', '.join('Tensor ' + r for r in results)})")
@@ -110,7 +112,9 @@ class _Declared:
             results = self.makes(*args[:count])
             made = [(t, t is not None) for t in (results if isinstance(results, tuple) else (results,))]
             made = [(args[0].new_empty((0,)) if t is None else t, given) for t, given in made]
-            return made + (self.gradients_of(dict(zip(self.tensors, args)), args[count:], args[0]) if self.early else [])
+            if self.early:
+                made += self.gradients_of(dict(zip(self.tensors, args)), args[count:], args[0])
+            return made
 
         arguments = [" ".join(argument) for argument in self.arguments] + ([self.needs] if self.early else [])
         results = self.results + ["d" + name for name in self.likes] * self.early
@@ -175,9 +179,9 @@ def operator(schema: str, makes, keeps: str, gradients: str, upstream: str | Non
     """Declares an operator and its backward.
 
     schema: "name(Tensor x, Tensor? w, float eps) -> y rstd", tensors before numbers. makes(*arguments): the results,
-    uninitialised; None for what the kernel shall not write. keeps: inputs and results that the kernel of backward reads.
-    gradients: inputs that have one; "x=y" where it is like y, so that x need not be kept. upstream: results with a
-    gradient, the first without it. early: gradients are made in forward, for an upstream gradient of 1, where its
+    uninitialised; None for what the kernel shall not write. keeps: inputs and results that the kernel of backward
+    reads. gradients: inputs that have one; "x=y" where it is like y, so that x need not be kept. upstream: results with
+    a gradient, the first without it. early: gradients are made in forward, for an upstream gradient of 1, where its
     arguments after those of the schema, one for each gradient, say so. zeros: the kernel takes zeros, and not None, for
     the gradient of one of several results that has no use.
     """
@@ -185,7 +189,8 @@ def operator(schema: str, makes, keeps: str, gradients: str, upstream: str | Non
     results = results.split()
     always = [g.replace("!", "").split("=")[0] for g in gradients.split() if "!" in g]
     likes = dict((g.split("=") + [g])[:2] for g in gradients.replace("!", "").split())
-    declared = _Declared(name, [tuple(a.split()) for a in arguments.split(", ")], results, makes, keeps.split(), likes, always,
+    arguments = [tuple(a.split()) for a in arguments.split(", ")]
+    declared = _Declared(name, arguments, results, makes, keeps.split(), likes, always,
                          upstream.split() if upstream else results[:1], early, zeros)
     declared.forward()
     if likes:

@@ -1,8 +1,8 @@
 """The functions of liger_kernel.transformers.functional, by their names and arguments, over tigon_torch.ops.
 
 What says how Liger's kernels run (in_place, chunk_mem_const, allow_fp32) is taken and has no effect: tigon never writes
-over its arguments, and chooses by itself. accum_dtype: sums are in f32 (f64 for f64) whatever is asked; a type below that
-is refused.
+over its arguments, and chooses by itself. accum_dtype: sums are in f32 (f64 for f64) whatever is asked; a type below
+that is refused.
 """
 import torch
 

@@ -7,8 +7,8 @@ from . import functional as F
 
 class LigerCrossEntropyLoss(losses.CrossEntropyLoss):
     def __init__(self, weight=None, ignore_index=-100, lse_square_scale=0.0, label_smoothing=0.0, reduction="mean",
-                 softcap=None, return_z_loss=False, return_token_accuracy=False, return_predicted_tokens=False, impl=None,
-                 mode=None):
+                 softcap=None, return_z_loss=False, return_token_accuracy=False, return_predicted_tokens=False,
+                 impl=None, mode=None):
         super().__init__(ignore_index, label_smoothing, lse_square_scale, softcap, reduction, weight, return_z_loss,
                          return_token_accuracy, return_predicted_tokens)
 

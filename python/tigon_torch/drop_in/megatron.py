@@ -22,8 +22,8 @@ class LigerMegatronRMSNorm(modules.RMSNorm):
 
 
 class LigerMegatronSwiGLU(nn.Module):
-    """Called as Megatron's bias_swiglu_impl, with gate and up side by side. What it does not have goes to fallback_impl,
-    or is refused where there is none."""
+    """Called as Megatron's bias_swiglu_impl, with gate and up side by side. What it does not have goes to
+    fallback_impl, or is refused where there is none."""
 
     def __init__(self, fallback_impl=None, in_place=False):
         super().__init__()

@@ -112,7 +112,8 @@ class LigerGEGLUMLPForGemma4(modules.GEGLUMLP):
     def __init__(self, config, layer_idx=None):
         shared = getattr(config, "num_kv_shared_layers", 0) or 0
         first = getattr(config, "num_hidden_layers", 0) - shared
-        wide = getattr(config, "use_double_wide_mlp", False) and layer_idx is not None and shared > 0 and layer_idx >= first
+        shares = layer_idx is not None and shared > 0 and layer_idx >= first
+        wide = shares and getattr(config, "use_double_wide_mlp", False)
         super().__init__(config, 2 * config.intermediate_size if wide else None)
 
 
@@ -129,8 +130,8 @@ class LigerExpertParallelFusedMoe(nn.Module):
             refuse("LigerExpertParallelFusedMoe", "num_experts", num_experts,
                    f"{ranks * all_A.shape[0]}, {all_A.shape[0]} of each rank")
         k = expert_indices.shape[-1]
-        return ops.expert_parallel_moe(hidden_states, torch.cat([all_B, all_C], 1), all_A, expert_indices.reshape(-1, k),
-                                       expert_weights.reshape(-1, k), self.process_group)
+        choices = expert_indices.reshape(-1, k), expert_weights.reshape(-1, k)
+        return ops.expert_parallel_moe(hidden_states, torch.cat([all_B, all_C], 1), all_A, *choices, self.process_group)
 
 
 class LigerHunyuanV1SwiGLUMLP(modules.SwiGLUMLP):

@@ -30,8 +30,8 @@ def liger_llama4_text_rotary_pos_emb(xq, xk, freqs_cis):
 
 
 def liger_llama4_vision_rotary_pos_emb(query, key, freqs_ci):
-    """The same with frequencies [seq, 1, d / 2], [seq, d / 2] or with an axis of batch in front; real ones, which a cast of
-    the model makes, have no imaginary part."""
+    """The same with frequencies [seq, 1, d / 2], [seq, d / 2] or with an axis of batch in front; real ones, which a
+    cast of the model makes, have no imaginary part."""
     if not torch.is_complex(freqs_ci):
         freqs_ci = torch.complex(freqs_ci.float(), torch.zeros_like(freqs_ci, dtype=torch.float32))
     if freqs_ci.dim() > 2:

@@ -35,8 +35,8 @@ class CrossEntropyLoss(_Loss):
 
 
 class FusedLinearCrossEntropyLoss(CrossEntropyLoss):
-    """The same of hidden states x [..., hidden] and the head's weight [vocab, hidden]. token_scaling multiplies the loss
-    of a token by its probability."""
+    """The same of hidden states x [..., hidden] and the head's weight [vocab, hidden]. token_scaling multiplies the
+    loss of a token by its probability."""
 
     def __init__(self, *args, token_scaling: bool = False, **options):
         super().__init__(*args, token_scaling=token_scaling, **options)

@@ -1,5 +1,5 @@
-"""Modules over tigon_torch.ops: what one builds a model of. Their state dictionaries have the names of their counterparts
-in torch or transformers, and load those."""
+"""Modules over tigon_torch.ops: what one builds a model of. Their state dictionaries have the names of their
+counterparts in torch or transformers, and load those."""
 from .activations import Embedding, ReLUSquared, Softmax, Sparsemax
 from .attention import MultiTokenAttention, NeighborhoodAttention, NeighborhoodAttentionLayer
 from .hyper_connections import MHC

@@ -32,7 +32,8 @@ class Embedding(nn.Embedding):
     """nn.Embedding without max_norm, scale_grad_by_freq and sparse gradients; that of its weight has the same bits in
     every run."""
 
-    def __init__(self, num_embeddings: int, embedding_dim: int, padding_idx: int | None = None, device=None, dtype=None):
+    def __init__(self, num_embeddings: int, embedding_dim: int, padding_idx: int | None = None, device=None,
+                 dtype=None):
         super().__init__(num_embeddings, embedding_dim, padding_idx, device=device, dtype=dtype)
 
     def forward(self, indices: Tensor) -> Tensor:

@@ -40,14 +40,16 @@ class FusedAddRMSNorm(RMSNorm):
     """(rms_norm(x + residual), x + residual)"""
 
     def forward(self, hidden_states: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
-        return ops.fused_add_rms_norm(hidden_states, residual, self.weight, self.variance_epsilon, self.offset, self.casting)
+        return ops.fused_add_rms_norm(hidden_states, residual, self.weight, self.variance_epsilon, self.offset,
+                                      self.casting)
 
 
 class ModulatedRMSNorm(RMSNorm):
     """rms_norm(x) * (1 + scale) + shift; scale and shift as of ops.modulated_rms_norm."""
 
     def forward(self, hidden_states: Tensor, scale: Tensor, shift: Tensor | None = None) -> Tensor:
-        return ops.modulated_rms_norm(hidden_states, self.weight, scale, shift, self.variance_epsilon, self.offset, self.casting)
+        return ops.modulated_rms_norm(hidden_states, self.weight, scale, shift, self.variance_epsilon, self.offset,
+                                      self.casting)
 
 
 class LayerNorm(nn.LayerNorm):

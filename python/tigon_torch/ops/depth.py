@@ -85,6 +85,7 @@ def mhc_forward(x: Tensor, layer, phi: Tensor, b: Tensor, alpha_pre: Tensor, alp
     Further options are those of mhc_coeffs."""
     h_pre, h_post, h_res = mhc_coeffs(x, phi, b, alpha_pre, alpha_post, alpha_res, **options)
     x_in = mhc_pre(x, h_pre)
-    of_layer = next((p.dtype for p in layer.parameters()), x_in.dtype) if isinstance(layer, torch.nn.Module) else x_in.dtype
+    parameters = layer.parameters() if isinstance(layer, torch.nn.Module) else ()
+    of_layer = next((p.dtype for p in parameters), x_in.dtype)
     y = mhc_post_res(x, layer(x_in.to(of_layer)), h_post, h_res)
     return (y, (h_pre, h_post, h_res)) if return_coeffs else y

@@ -46,8 +46,8 @@ def fused_linear_jsd(x: Tensor, weight: Tensor, teacher_x: Tensor | None = None,
     """jsd of softmax((x weight^T + bias) / temperature) and the teacher's, a mean over the rows whose label is not
     ignore_index; the gradients that are required are made in forward.
 
-    x [..., hidden], weight [vocab, hidden]; of the teacher the same, of another hidden size or vocabulary, or its logits
-    [..., vocab]. The teacher is a constant. beta is its weight: 0 is KL(teacher || student), 1 the reverse.
+    x [..., hidden], weight [vocab, hidden]; of the teacher the same, of another hidden size or vocabulary, or its
+    logits [..., vocab]. The teacher is a constant. beta is its weight: 0 is KL(teacher || student), 1 the reverse.
     """
     one_a_row("fused_linear_jsd", x, labels=labels)
     if labels is None:

@@ -58,9 +58,9 @@ def moe(x: Tensor, gate_up: Tensor, down: Tensor, indices: Tensor, weights: Tens
 def expert_parallel_moe(x: Tensor, gate_up: Tensor, down: Tensor, indices: Tensor, weights: Tensor, group=None,
                         layout: str = "halves", gate_up_bias: Tensor | None = None, down_bias: Tensor | None = None,
                         limit: float | None = None, slope: float = 1.0, up_offset: float = 0.0) -> Tensor:
-    """moe where every rank of a process group of torch.distributed has as many tokens and experts of its own: gate_up and
-    down are those of rank * experts and the next ones, indices those of all ranks' experts. All ranks call forward and
-    backward together; gradients of experts are sums over the tokens of all ranks. group=None: one rank."""
+    """moe where every rank of a process group of torch.distributed has as many tokens and experts of its own: gate_up
+    and down are those of rank * experts and the next ones, indices those of all ranks' experts. All ranks call forward
+    and backward together; gradients of experts are sums over the tokens of all ranks. group=None: one rank."""
     interleaved = one_of(_LAYOUTS, "expert_parallel_moe", "layout", layout)
     tensors = _arguments("expert_parallel_moe", x, gate_up, down, gate_up_bias, down_bias, indices, weights)
     return _ops.expert_parallel_moe(*tensors, *of_group(group), down.shape[0], interleaved,

@@ -11,9 +11,9 @@ from .common import _empty_or, _made, _ops, _or_none, _unknown_half
 @checked
 def swiglu(gate: Tensor, up: Tensor, gate_multiplier: float = 1.0, down_multiplier: float = 1.0,
            limit: float | None = None, slope: float = 1.0, up_offset: float = 0.0) -> Tensor:
-    """down_multiplier * g * sigmoid(slope * g) * (u + up_offset), g = gate_multiplier * gate, at most limit, u = up between
-    -limit and limit: silu(gate) * up without options. Falcon-H1 has multipliers; gpt-oss limit 7, slope 1.702 and up_offset
-    1. The halves of one buffer are used where they lie.
+    """down_multiplier * g * sigmoid(slope * g) * (u + up_offset), g = gate_multiplier * gate, at most limit, u = up
+    between -limit and limit: silu(gate) * up without options. Falcon-H1 has multipliers; gpt-oss limit 7, slope 1.702
+    and up_offset 1. The halves of one buffer are used where they lie.
     """
     bound = math.inf if limit is None else limit
     if _unknown_half(gate):

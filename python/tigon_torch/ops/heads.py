@@ -31,8 +31,8 @@ operator("multi_token_attention(Tensor scores, Tensor weight, Tensor? bias, int 
 def qk_norm_rope(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, q_weight: Tensor | None = None,
                  k_weight: Tensor | None = None, eps: float = 1e-6, offset: float = 0.0, casting: str = "llama",
                  rotary_dim: int | None = None, columns: str = "first", pairs: str = "halves") -> tuple[Tensor, Tensor]:
-    """rope(rms_norm(q, q_weight), rms_norm(k, k_weight), cos, sin) of heads [batch, heads, seq, d] in one pass, as Qwen 3
-    and Gemma 3 have it. Arguments as of rms_norm and rope; what is normalised is not rounded before it is rotated."""
+    """rope(rms_norm(q, q_weight), rms_norm(k, k_weight), cos, sin) of heads [batch, heads, seq, d] in one pass, as Qwen
+    3 and Gemma 3 have it. Arguments as of rms_norm and rope; what is normalised is not rounded before it is rotated."""
     op = "qk_norm_rope"
     cast = one_of(_CASTING, op, "casting", casting)
     last, neighbours = one_of(_COLUMNS, op, "columns", columns), one_of(_PAIRS, op, "pairs", pairs)
@@ -51,8 +51,8 @@ def qk_norm_rope(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, q_weight: Tenso
 @checked
 def neighborhood_attention(q: Tensor, k: Tensor, v: Tensor, kernel_size: int = 7, dilation: int = 1,
                            scale: float | None = None) -> Tensor:
-    """Softmax attention of q [batch, heads, seq, d] over the kernel_size tokens around each, dilation apart; kernel_size
-    is odd, scale None is 1 / sqrt(d). Nothing but q, k and v is kept."""
+    """Softmax attention of q [batch, heads, seq, d] over the kernel_size tokens around each, dilation apart;
+    kernel_size is odd, scale None is 1 / sqrt(d). Nothing but q, k and v is kept."""
     q, k, v = _autocast(q, k, v)
     whole("neighborhood_attention", "kernel_size", kernel_size, 1)
     whole("neighborhood_attention", "dilation", dilation, 1)

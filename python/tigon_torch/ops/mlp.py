@@ -12,9 +12,9 @@ operator("tiled_mlp(Tensor x, Tensor gate, Tensor up, Tensor down, bool geglu, i
 @checked
 def tiled_mlp(x: Tensor, gate: Tensor, up: Tensor, down: Tensor, activation: str = "swiglu",
               num_shards: int | None = None) -> Tensor:
-    """(act(x gate^T) * (x up^T)) down^T of x [..., hidden], some tokens at a time: of what lies between nothing is kept,
-    and backward makes it again. gate and up [intermediate, hidden], down [hidden, intermediate]; activation is "swiglu"
-    or "geglu" (tanh). num_shards None: ceil(tokens / hidden)."""
+    """(act(x gate^T) * (x up^T)) down^T of x [..., hidden], some tokens at a time: of what lies between nothing is
+    kept, and backward makes it again. gate and up [intermediate, hidden], down [hidden, intermediate]; activation is
+    "swiglu" or "geglu" (tanh). num_shards None: ceil(tokens / hidden)."""
     geglu = one_of({"swiglu": False, "geglu": True}, "tiled_mlp", "activation", activation)
     shards = 0 if num_shards is None else whole("tiled_mlp", "num_shards", num_shards, 1)
     x, gate, up, down = _autocast(x, gate, up, down)

@@ -142,16 +142,15 @@ operator("dyt(Tensor x, Tensor alpha, Tensor gamma, Tensor? beta) -> y", lambda 
 @checked
 def group_norm(x: Tensor, num_groups: int, weight: Tensor | None = None, bias: Tensor | None = None,
                eps: float = 1e-5) -> Tensor:
-    """(x - mean) * rsqrt(var + eps) * weight + bias of x [batch, channels, ...], mean and variance over the channels of a
-    group and all that follows; arguments as torch.nn.functional.group_norm."""
+    """(x - mean) * rsqrt(var + eps) * weight + bias of x [batch, channels, ...], mean and variance over the channels of
+    a group and all that follows; arguments as torch.nn.functional.group_norm."""
     if x.dim() < 2:
         refuse("group_norm", "x", f"of {x.dim()} dimensions", "at least 2, batch and channels")
     whole("group_norm", "num_groups", num_groups, 1)
     batch, channels = x.shape[:2]
     # Rows of one number are side by side, so that the bits do not depend on strides.
-    y = _ops.group_norm(x.reshape(batch, channels, -1) if x.dim() > 2 else x.contiguous().unsqueeze(-1), weight, bias, num_groups,
-                        channels, eps)[0]
-    return y.view(x.shape)
+    planes = x.reshape(batch, channels, -1) if x.dim() > 2 else x.contiguous().unsqueeze(-1)
+    return _ops.group_norm(planes, weight, bias, num_groups, channels, eps)[0].view(x.shape)
 
 
 @checked
@@ -166,8 +165,8 @@ def modulated_rms_norm(x: Tensor, weight: Tensor | None, scale: Tensor, shift: T
                        offset: float = 0.0, casting: str = "llama") -> Tensor:
     """rms_norm(x, weight, eps, offset, casting) * (1 + scale) + shift, in one pass, as in diffusion transformers.
 
-    x [..., cols]; scale and shift [cols], [groups, cols] or [groups, 1, cols], each row of them for as many rows of x in
-    succession: a sequence, where x is [groups, seq, cols].
+    x [..., cols]; scale and shift [cols], [groups, cols] or [groups, 1, cols], each row of them for as many rows of x
+    in succession: a sequence, where x is [groups, seq, cols].
     """
     cast = one_of(_CASTING, "modulated_rms_norm", "casting", casting)
     for name, t in (("scale", scale), ("shift", shift)):

@@ -15,9 +15,9 @@ operator("selective_log_softmax(Tensor logits, Tensor ids, int batch, float temp
 
 @checked
 def selective_log_softmax(logits: Tensor, ids: Tensor, temperature: float = 1.0) -> Tensor:
-    """log softmax(logits / temperature) at the ids [..., len] of logits [..., len, vocab], or [..., len + 1, vocab] as a
-    model leaves them: the last position predicts nothing. In f32 (f64 for f64); nothing but the logits and two numbers a
-    row is kept."""
+    """log softmax(logits / temperature) at the ids [..., len] of logits [..., len, vocab], or [..., len + 1, vocab] as
+    a model leaves them: the last position predicts nothing. In f32 (f64 for f64); nothing but the logits and two
+    numbers a row is kept."""
     op = "selective_log_softmax"
     shape = logits.shape[:-1]
     if ids.dim() == 0 or shape != ids.shape and shape != (*ids.shape[:-1], ids.shape[-1] + 1):

@@ -1,8 +1,8 @@
 """Losses of a vocabulary that is split over the ranks of a process group of torch.distributed.
 
-Every rank has the classes [first, first + n) of its shard, in the order of ranks; by default the vocabulary in equal parts.
-What goes over tokens (hidden states, targets, results, the gradient of hidden states) is the same on all ranks, and all
-ranks call forward and backward together. group=None: one rank, which has the whole vocabulary.
+Every rank has the classes [first, first + n) of its shard, in the order of ranks; by default the vocabulary in equal
+parts. What goes over tokens (hidden states, targets, results, the gradient of hidden states) is the same on all ranks,
+and all ranks call forward and backward together. group=None: one rank, which has the whole vocabulary.
 """
 from torch import Tensor
 
@@ -44,8 +44,8 @@ def _shard(op, group, cols, shard):
 def vocab_parallel_cross_entropy(logits: Tensor, target: Tensor, group=None, ignore_index: int = -100,
                                  label_smoothing: float = 0.0, formula: str = "pytorch", mode: str = "global",
                                  shard=None) -> Tensor:
-    """The loss of every token of logits [..., classes of this rank] and target [...] in the whole vocabulary. One exchange
-    of a few numbers a token in forward, none in backward.
+    """The loss of every token of logits [..., classes of this rank] and target [...] in the whole vocabulary. One
+    exchange of a few numbers a token in forward, none in backward.
 
     Smoothing as by "pytorch" or "megatron", over the whole vocabulary ("global") or over this rank's "partition" of it.
     """
@@ -63,7 +63,8 @@ def vocab_parallel_fused_linear_cross_entropy(x: Tensor, weight: Tensor, target:
                                               z_loss: float = 0.0, softcap: float | None = None,
                                               reduction: str = "mean", token_scaling: bool = False,
                                               shard=None) -> Tensor:
-    """fused_linear_cross_entropy of a head whose weight [classes of this rank, hidden] and bias are split over ranks."""
+    """fused_linear_cross_entropy of a head whose weight [classes of this rank, hidden] and bias are split over
+    ranks."""
     op = "vocab_parallel_fused_linear_cross_entropy"
     how = one_of(_REDUCTION, op, "reduction", reduction)
     x, weight = _layer(op, x, weight)

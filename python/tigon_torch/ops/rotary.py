@@ -14,8 +14,8 @@ _PAIRS = {"halves": False, "neighbours": True}
 def rope(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, rotary_dim: int | None = None, columns: str = "first",
          pairs: str = "halves") -> tuple[Tensor, Tensor]:
     """q and k [batch, heads, seq, d] with the pairs of r columns rotated, their first or their "last" ones; the other
-    columns stay. pairs: "halves" (j, j + r/2), as Llama and most others have it, or "neighbours" (2j, 2j + 1): GLM, Cohere,
-    DeepSeek.
+    columns stay. pairs: "halves" (j, j + r/2), as Llama and most others have it, or "neighbours" (2j, 2j + 1): GLM,
+    Cohere, DeepSeek.
 
     cos and sin [1 or batch, seq, r] or [seq, r], as transformers makes them: their second half repeats the first and is
     not read. r is their width, or rotary_dim: then r/2 columns are enough. Tables get no gradients.
