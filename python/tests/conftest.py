@@ -101,3 +101,19 @@ def _one_thread():
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture
+def calls(monkeypatch):
+    """How often each operator was called."""
+    from tigon_torch import ops
+
+    counts = {}
+    for name in ("rms_norm", "fused_add_rms_norm", "swiglu", "geglu", "rope", "attention", "cross_entropy",
+                 "fused_linear_cross_entropy", "linear", "moe", "layer_norm"):
+        def counted(*args, _name=name, _function=getattr(ops, name), **kwargs):
+            counts[_name] = counts.get(_name, 0) + 1
+            return _function(*args, **kwargs)
+
+        monkeypatch.setattr(ops, name, counted)
+    return counts

@@ -1,13 +1,19 @@
-"""The forward of a causal language model whose loss is made from hidden states, without its logits in memory."""
+"""The forward of a causal language model whose loss is made from hidden states, without its logits in memory.
+
+It is transformers' own forward, whatever the model gives it and makes of it, over the same model with another head and
+another loss function: a head that hands hidden states on as if they were logits, and a loss of those. A model that
+multiplies its logits multiplies hidden states then, which is the same; one that caps them is known to (families.py), and
+head.py looks at both.
+"""
 from __future__ import annotations
 
-import sys
+import functools
+import inspect
 
 import torch
 from torch import nn
 
 from .. import ops
-from .cache import name as name_of_cache, takes_cache
 from .patch import say_once
 
 
@@ -45,94 +51,112 @@ def fused_loss(head, hidden, labels, softcap=None, num_items_in_batch=None, igno
     return loss if num_items_in_batch is None else _divided(loss, num_items_in_batch)
 
 
-def _why_not(model, hidden, labels, kwargs) -> str | None:
-    head = model.lm_head
+def softcap_of(config) -> float | None:
+    return getattr(config.get_text_config(), "final_logit_softcapping", None)
+
+
+class _Seen:
+    """A model as its own forward sees it, with these in the place of attributes of it."""
+
+    def __init__(self, model, **instead):
+        self.__dict__.update(instead)
+        self.__dict__["_model"] = model
+
+    def __getattr__(self, name):
+        return getattr(self._model, name)
+
+
+def with_head(model, path: str, head, **instead):
+    """The model with this head. `path`: where it is, in the model or in a model inside it ("language_model.lm_head")."""
+    first, _, rest = path.partition(".")
+    if not rest:
+        return _Seen(model, **{first: head}, **instead)
+    inner = getattr(model, first)
+
+    def run(*args, **kwargs):
+        return type(inner).forward(with_head(inner, rest, head), *args, **kwargs)
+
+    return _Seen(model, **{first: run}, **instead)
+
+
+class _Run:
+    """One call of a model: its head and its loss function."""
+
+    def __init__(self, model, labels, kwargs, capped: bool):
+        self.model, self.real_head = model, model.get_output_embeddings()
+        self.softcap = softcap_of(model.config) if capped else None
+        self.target = labels if kwargs.get("shift_labels") is None else kwargs["shift_labels"]
+        self.hidden = None
+
+    def _why_not(self, hidden) -> str | None:
+        weight = self.real_head.weight
+        if hidden.device.type != "cpu" or (hidden.dtype != weight.dtype and not torch.is_autocast_enabled("cpu")):
+            return "the hidden states have another type or device than the head, so logits are made"
+        if self.target.numel() != hidden.numel() // hidden.shape[-1]:
+            return "there are not as many labels as hidden states, so logits are made"
+        return None
+
+    def head(self, hidden):
+        why = self._why_not(hidden)
+        if why is not None:
+            say_once(f"tigon_torch: {why}")
+            return self.real_head(hidden)
+        self.hidden = hidden
+        return hidden
+
+    def loss(self, logits, labels, vocab_size=None, **kwargs):
+        if self.hidden is None:
+            return self.model.loss_function(logits, labels, vocab_size, **kwargs)
+        hidden = logits.to(self.hidden.dtype) if self.softcap is None else self.hidden
+        return fused_loss(self.real_head, hidden, labels, self.softcap, **kwargs)
+
+
+def has_causal_loss(model) -> bool:
+    """Whether its class has transformers' loss of the next token."""
+    from transformers.loss.loss_utils import LOSS_MAPPING, ForCausalLMLoss
+
+    return LOSS_MAPPING.get(getattr(model, "loss_type", None)) is ForCausalLMLoss
+
+
+def _why_not(model) -> str | None:
+    head = model.get_output_embeddings()
     if type(head) is not nn.Linear or head._forward_hooks or head._forward_pre_hooks:
         return "the model's head is not a plain linear layer, so its logits are made"
-    own = getattr(model, "_loss_function", causal_lm_loss)
-    if getattr(model, "loss_type", None) != "ForCausalLM" or own is not causal_lm_loss:
+    if getattr(model, "_loss_function", causal_lm_loss) is not causal_lm_loss or not has_causal_loss(model):
         return "the model has a loss function of its own, so its logits are made"
-    if hidden.device.type != "cpu" or (hidden.dtype != head.weight.dtype and not torch.is_autocast_enabled("cpu")):
-        return "the hidden states have another type or device than the head, so logits are made"
-    target = labels if kwargs.get("shift_labels") is None else kwargs["shift_labels"]
-    if target.numel() != hidden.numel() // hidden.shape[-1]:
-        return "there are not as many labels as hidden states, so logits are made"
     return None
 
 
-def _positions_to_keep(hidden, keep):
-    """The last `keep` positions (0: all), those of an index, or of a mask [batch, seq]: as the forward of transformers."""
-    if isinstance(keep, torch.Tensor) and keep.ndim == 2:
-        return hidden[keep] if keep.dtype == torch.bool else torch.take_along_dim(hidden, keep[..., None], dim=1)
-    return hidden[:, slice(-keep, None) if isinstance(keep, int) else keep, :]
+def loss_forward(cls: type, path: str, skip: bool | None, capped: bool):
+    """The forward of the class. `path`: where its head is; `skip`: whether calls with labels have no logits unless they
+    say so; `capped`: its logits are capped."""
+    own = cls.forward
+    signature = inspect.signature(own)
+    names = [p.name for p in signature.parameters.values() if p.kind is p.POSITIONAL_OR_KEYWORD][1:]
 
-
-def _loss_and_logits(self, outputs, labels, logits_to_keep, skip, capped: bool, kwargs):
-    hidden = _positions_to_keep(outputs.last_hidden_state, logits_to_keep)
-    softcap = self.config.final_logit_softcapping if capped else None
-    given = labels is not None
-    if skip is None:
-        skip = self.training
-    if given and skip:
-        why = _why_not(self, hidden, labels, kwargs)
-        if why is None:
-            return fused_loss(self.lm_head, hidden, labels, softcap, **kwargs), None
-        say_once(f"tigon_torch: {why}")
-    logits = self.lm_head(hidden)
-    if softcap is not None:
-        logits = torch.tanh(logits / softcap) * softcap
-    loss = None
-    if given:
-        loss = self.loss_function(logits=logits, labels=labels, vocab_size=self.config.vocab_size, **kwargs)
-    return loss, logits
-
-
-def dense_forward(skip: bool | None, capped: bool):
-    """`skip`: whether calls with labels have no logits unless they say so; `capped`: the family caps its logits."""
-    from transformers.modeling_outputs import CausalLMOutputWithPast
-    from transformers.utils.generic import can_return_tuple
-
-    kept = name_of_cache()
-
-    @takes_cache
-    @can_return_tuple
-    def forward(self, input_ids=None, attention_mask=None, position_ids=None, cache=None, inputs_embeds=None,
-                labels=None, use_cache=None, logits_to_keep=0, skip_logits=None, **kwargs):
-        outputs = self.model(input_ids=input_ids, attention_mask=attention_mask, position_ids=position_ids,
-                             **{kept: cache}, inputs_embeds=inputs_embeds, use_cache=use_cache, **kwargs)
+    @functools.wraps(own)
+    def forward(self, *args, skip_logits=None, **kwargs):
+        kwargs.update(zip(names, args))
+        args = args[len(names):]
         skips = skip if skip_logits is None else skip_logits
-        loss, logits = _loss_and_logits(self, outputs, labels, logits_to_keep, skips, capped, kwargs)
-        return CausalLMOutputWithPast(loss=loss, logits=logits, **{kept: getattr(outputs, kept)},
-                                      hidden_states=outputs.hidden_states, attentions=outputs.attentions)
+        if skips is None:
+            skips = self.training
+        labels = kwargs.get("labels")
+        why = _why_not(self) if skips and labels is not None else None
+        if why is not None:
+            say_once(f"tigon_torch: {why}")
+        if not skips or labels is None or why is not None:
+            return own(self, *args, **kwargs)
+        wanted = kwargs.pop("return_dict", None)
+        run = _Run(self, labels, kwargs, capped)
+        seen = with_head(self, path, run.head, loss_function=run.loss)
+        out = own(seen, *args, return_dict=True, **kwargs)
+        if run.hidden is not None:
+            out = type(out)(**{**out, "logits": None})
+        return out if (self.config.return_dict if wanted is None else wanted) else out.to_tuple()
 
-    return forward
-
-
-def moe_forward(skip: bool | None, capped: bool):
-    """The same for experts, with the loss of their balance."""
-    from transformers.modeling_outputs import MoeCausalLMOutputWithPast
-    from transformers.utils.generic import can_return_tuple
-
-    kept = name_of_cache()
-
-    @takes_cache
-    @can_return_tuple
-    def forward(self, input_ids=None, attention_mask=None, position_ids=None, cache=None, inputs_embeds=None,
-                labels=None, use_cache=None, output_router_logits=None, logits_to_keep=0, skip_logits=None, **kwargs):
-        router = self.config.output_router_logits if output_router_logits is None else output_router_logits
-        outputs = self.model(input_ids=input_ids, attention_mask=attention_mask, position_ids=position_ids,
-                             **{kept: cache}, inputs_embeds=inputs_embeds, use_cache=use_cache,
-                             output_router_logits=router, **kwargs)
-        skips = skip if skip_logits is None else skip_logits
-        loss, logits = _loss_and_logits(self, outputs, labels, logits_to_keep, skips, capped, kwargs)
-        aux_loss = None
-        if router:
-            balance = sys.modules[type(self).__module__].load_balancing_loss_func
-            aux_loss = balance(outputs.router_logits, self.num_experts, self.num_experts_per_tok, attention_mask)
-            if labels is not None:
-                loss = loss + self.router_aux_loss_coef * aux_loss.to(loss.device)
-        return MoeCausalLMOutputWithPast(loss=loss, aux_loss=aux_loss, logits=logits,
-                                         **{kept: getattr(outputs, kept)}, hidden_states=outputs.hidden_states,
-                                         attentions=outputs.attentions, router_logits=outputs.router_logits)
-
+    option = inspect.Parameter("skip_logits", inspect.Parameter.KEYWORD_ONLY, default=None)
+    parameters = list(signature.parameters.values())
+    place = next((i for i, p in enumerate(parameters) if p.kind is p.VAR_KEYWORD), len(parameters))
+    forward.__signature__ = signature.replace(parameters=[*parameters[:place], option, *parameters[place:]])
     return forward
