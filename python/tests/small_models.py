@@ -23,6 +23,7 @@ LINEAR = dict(layer_types=["linear_attention", "full_attention"], linear_num_key
 MAMBA = dict(mamba_d_ssm=64, mamba_n_heads=4, mamba_d_head=16, mamba_n_groups=1, mamba_d_state=8, mamba_chunk_size=8)
 ROUTED = dict(n_routed_experts=4, n_shared_experts=1, n_group=1, topk_group=1, num_experts_per_tok=2,
               moe_intermediate_size=48)
+LATENT = dict({**SIZE, "num_key_value_heads": 4}, q_lora_rank=32, kv_lora_rank=32, qk_nope_head_dim=16, qk_rope_head_dim=8, v_head_dim=16)
 VISION = dict(hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=2, image_size=16, patch_size=4)
 QWEN_VISION = dict(depth=2, hidden_size=32, num_heads=2, patch_size=4, spatial_merge_size=2, temporal_patch_size=2)
 
@@ -49,6 +50,8 @@ TEXTS = {
     "gpt_oss": ("GptOssConfig", dict(**TEXT, **WINDOWS, num_local_experts=4, num_experts_per_tok=2)),
     "hunyuan_v1_dense": ("HunYuanDenseV1Config", TEXT),
     "hunyuan_v1_moe": ("HunYuanMoEV1Config", dict(**TEXT, num_experts=4, moe_topk=2)),
+    "deepseek_v2": ("DeepseekV2Config", dict(**LATENT, **ROUTED, first_k_dense_replace=1, topk_method="greedy")),
+    "deepseek_v3": ("DeepseekV3Config", dict(**LATENT, **ROUTED, first_k_dense_replace=1, rope_interleave=False)),
     "deepseek_v4": ("DeepseekV4Config", dict(
         **_without(["num_key_value_heads"], **TEXT), q_lora_rank=32, o_lora_rank=16, o_groups=2, **ROUTED, hc_mult=2,
         layer_types=["sliding_attention", "heavily_compressed_attention"], sliding_window=12, num_hash_layers=0)),
@@ -72,6 +75,8 @@ TEXTS = {
     "glm4v_text": ("Glm4vTextConfig", dict(**SIZE, rope_parameters=HALF_SECTIONS)),
     "glm4v_moe_text": ("Glm4vMoeTextConfig", dict(**SIZE, **ROUTED, first_k_dense_replace=1,
                                                   rope_parameters=HALF_SECTIONS)),
+    "muse_glimmer_text": ("MuseGlimmerTextConfig", dict(**TEXT, **WINDOWS, final_logit_softcapping=3.0,
+                                                        layer_rope_theta=[1e4, 0.0])),
     "pixtral": ("PixtralVisionConfig", dict(VISION, head_dim=16)),
 }
 SIGLIP = "siglip_vision_model", VISION
@@ -98,6 +103,10 @@ IMAGES = {
         VISION, image_size=[16, 16], patch_size=[4, 4], use_qk_norm=True, norm_type="rms_norm")),
         dict(image_token_id=IMAGE, image_seq_length=4)),
     "smolvlm": ("SmolVLMConfig", "llama", ("smolvlm_vision", VISION), dict(image_token_id=IMAGE, scale_factor=2)),
+    "muse_glimmer": ("MuseGlimmerConfig", "muse_glimmer_text", ("muse_glimmer_vision", dict(
+        _without(["image_size"], **VISION), pos_emb_height=4, pos_emb_width=4, max_position_embeddings=16,
+        layer_types=["full_attention", "window_attention"])),
+        dict(image_token_id=IMAGE, video_token_id=VOCAB - 2, out_hidden_size=128, projector_hidden_size=64)),
     "qwen2_vl": ("Qwen2VLConfig", "qwen2_vl_text", ("qwen2_vl_vision", dict(
         _without(["hidden_size"], **QWEN_VISION), embed_dim=32, hidden_size=64, mlp_ratio=2)),
         dict(image_token_id=IMAGE, video_token_id=VOCAB - 2)),
@@ -203,6 +212,9 @@ def batch_of(kind: str, seed: int = 1, rows: int = 2, seq: int = 24, dtype=torch
     where = slice(2, 2 + count)
     inputs["input_ids"][:, where], inputs["labels"][:, where] = IMAGE, -100
     types = (inputs["input_ids"] == IMAGE).long()
+    if kind == "muse_glimmer":
+        grid = torch.tensor([[1, 4, 4]] * rows)
+        return dict(**inputs, pixel_values=pixels(rows * 16, 3 * 2 * 4 * 4), image_grid_thw=grid)
     if kind.startswith(("qwen", "glm4v")):
         grid = torch.tensor([[1, 4, 4]] * rows)
         return dict(**inputs, pixel_values=pixels(rows * 16, 3 * 2 * 4 * 4), image_grid_thw=grid, mm_token_type_ids=types)

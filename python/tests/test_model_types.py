@@ -29,7 +29,7 @@ TRIED = "5.24."  # the transformers whose models the table of docs/torch.md has
 LONG = "TIGON_TORCH_MODELS" in os.environ
 KINDS = sorted({*TEXTS, *IMAGES})
 # Text models without a head, and a vision tower: their loss is made of hidden states.
-HEADLESS = {kind for kind in KINDS if kind not in IMAGES and kind.endswith("_text") and kind.startswith(("qwen2_", "qwen3_vl", "glm4v"))}
+HEADLESS = {kind for kind in KINDS if kind not in IMAGES and kind.endswith("_text") and kind.startswith(("qwen2_", "qwen3_vl", "glm4v", "muse"))}
 HEADLESS |= {"pixtral"}
 TOKENS = [kind for kind in KINDS if kind != "pixtral"]
 # States and not positions say which tokens came before, so that packed sequences are one sequence to transformers.

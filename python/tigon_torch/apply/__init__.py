@@ -135,13 +135,11 @@ class _Applying:
     def rotation(self, attention) -> None:
         if not self.on["rope"] or not _equal.is_of_transformers(attention) or "Attention" not in type(attention).__name__:
             return
-        rotations = _rotations.rotations_of(type(attention))
-        if not rotations:
-            return
-        if any(_rotations.rotation(function) is not None for function in rotations.values()):
+        kinds = {name: _rotations.rotation(f) for name, f in _rotations.rotations_of(type(attention)).items()}
+        if any(kinds.values()):
             self.forward("rope", attention, _rotations.rotary_attention_forward, type(attention))
-        else:
-            self.report.leave(f"rope: {type(attention).__name__} rotates other pairs or columns than tigon's rope")
+        for name in (name for name, kind in kinds.items() if kind is None):
+            self.report.leave(f"rope: {name} of {type(attention).__name__} rotates other pairs or columns than tigon's rope")
 
     def gate(self, mlp) -> None:
         if not (self.on["swiglu"] or self.on["geglu"]) or not _equal.is_of_transformers(mlp):
@@ -164,8 +162,8 @@ class _Applying:
             self.report.leave(f"moe: {type(experts).__name__} is not SwiGLU experts with weights [experts, out, in]")
 
     def attend(self, modules) -> None:
-        if not self.family.attention:
-            self.report.leave("attention: models of this type make masks of their own, or are no language models")
+        if self.family.attention is not None:
+            self.report.leave(f"attention: {self.family.attention}")
             return
         _attention.register()
         before = self.text._attn_implementation
@@ -217,7 +215,7 @@ class _Applying:
             return
         path = next((name for name, module in self.model.named_modules() if module is head), None)
         if self.on["fused_linear_cross_entropy"] and self.logits_fit(path):
-            make = _causal_lm.loss_forward, type(self.model), path, self.skip_logits, self.family.capped
+            make = _causal_lm.loss_forward, type(self.model), path, self.skip_logits, self.family
             self.forward("fused_linear_cross_entropy", self.model, *make)
         if self.on["cross_entropy"]:
             put(self.model, "_loss_function", _causal_lm.causal_lm_loss)
@@ -231,8 +229,7 @@ class _Applying:
         if any(p.is_meta for p in self.model.parameters()):
             self.report.leave("comparing fused_linear_cross_entropy with the model's own logits: it has no weights yet")
             return True
-        softcap = _causal_lm.softcap_of(self.model.config) if self.family.capped else None
-        why = more_than_its_loss(self.model, path, softcap)
+        why = more_than_its_loss(self.model, path, *_causal_lm.cap_of(self.model.config, self.family))
         if why is not None:
             self.report.leave(f"fused_linear_cross_entropy: the model has {why}")
         return why is None

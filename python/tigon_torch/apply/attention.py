@@ -98,6 +98,8 @@ def _why_not(module, query, key, value, mask, dropout, kwargs) -> str | None:
         return "attention with a bias or a mask of heads is transformers' own"
     if query.device.type != "cpu":
         return "attention on another device than the CPU is transformers' own"
+    if value.shape[-1] != query.shape[-1]:
+        return "attention whose values are wider or narrower than its keys is transformers' own"
     if not query.dtype == key.dtype == value.dtype:
         return "attention of mixed types is transformers' own"
     return None

@@ -51,8 +51,11 @@ def fused_loss(head, hidden, labels, softcap=None, num_items_in_batch=None, igno
     return loss if num_items_in_batch is None else _divided(loss, num_items_in_batch)
 
 
-def softcap_of(config) -> float | None:
-    return getattr(config.get_text_config(), "final_logit_softcapping", None)
+def cap_of(config, family) -> tuple[float | None, float]:
+    """The soft cap c of a model's logits, c tanh(m logits / c), or None, and the multiplier m that it has then."""
+    text = config.get_text_config()
+    softcap = getattr(text, "final_logit_softcapping", None) if family.capped else None
+    return softcap, getattr(text, family.multiplied) if softcap is not None and family.multiplied else 1.0
 
 
 class _Seen:
@@ -82,9 +85,9 @@ def with_head(model, path: str, head, **instead):
 class _Run:
     """One call of a model: its head and its loss function."""
 
-    def __init__(self, model, labels, kwargs, capped: bool):
+    def __init__(self, model, labels, kwargs, family):
         self.model, self.real_head = model, model.get_output_embeddings()
-        self.softcap = softcap_of(model.config) if capped else None
+        self.softcap, self.multiplier = cap_of(model.config, family)
         self.target = labels if kwargs.get("shift_labels") is None else kwargs["shift_labels"]
         self.hidden = None
 
@@ -107,7 +110,7 @@ class _Run:
     def loss(self, logits, labels, vocab_size=None, **kwargs):
         if self.hidden is None:
             return self.model.loss_function(logits, labels, vocab_size, **kwargs)
-        hidden = logits.to(self.hidden.dtype) if self.softcap is None else self.hidden
+        hidden = logits.to(self.hidden.dtype) if self.softcap is None else self.hidden * self.multiplier
         return fused_loss(self.real_head, hidden, labels, self.softcap, **kwargs)
 
 
@@ -127,9 +130,9 @@ def _why_not(model) -> str | None:
     return None
 
 
-def loss_forward(cls: type, path: str, skip: bool | None, capped: bool):
+def loss_forward(cls: type, path: str, skip: bool | None, family):
     """The forward of the class. `path`: where its head is; `skip`: whether calls with labels have no logits unless they
-    say so; `capped`: its logits are capped."""
+    say so; `family`: how its logits are capped (families.py)."""
     own = cls.forward
     signature = inspect.signature(own)
     names = [p.name for p in signature.parameters.values() if p.kind is p.POSITIONAL_OR_KEYWORD][1:]
@@ -148,7 +151,7 @@ def loss_forward(cls: type, path: str, skip: bool | None, capped: bool):
         if not skips or labels is None or why is not None:
             return own(self, *args, **kwargs)
         wanted = kwargs.pop("return_dict", None)
-        run = _Run(self, labels, kwargs, capped)
+        run = _Run(self, labels, kwargs, family)
         seen = with_head(self, path, run.head, loss_function=run.loss)
         out = own(seen, *args, return_dict=True, **kwargs)
         if run.hidden is not None:

@@ -21,7 +21,8 @@ class Family:
     module: str  # transformers.models.<module>.modeling_<module>
     masks: str | None = None  # one mask (None), one with the "config"'s window, one for each type of "layers", or "own"
     capped: bool = False  # its logits are capped by final_logit_softcapping of the config of the text model
-    attention: bool = True  # its attention is that of a language model, and takes the mask as it is given
+    multiplied: str | None = None  # the field of that config by which they are multiplied before
+    attention: str | None = None  # why tigon's attention is not for it
 
     def load(self):
         """Its module. Raises ImportError for a transformers that is older than what the patches were tried with, or
@@ -54,7 +55,9 @@ FAMILIES: dict[str, Family] = {
     "gpt_oss": Family("gpt_oss", masks="layers"),
     "hunyuan_v1_dense": Family("hunyuan_v1_dense"),
     "hunyuan_v1_moe": Family("hunyuan_v1_moe"),
-    "deepseek_v4": Family("deepseek_v4", attention=False),  # it appends columns to its masks
+    "deepseek_v2": Family("deepseek_v2", attention="values are narrower than keys"),
+    "deepseek_v3": Family("deepseek_v3", attention="values are narrower than keys"),
+    "deepseek_v4": Family("deepseek_v4", attention="columns are appended to its masks"),
     "gemma": Family("gemma"),
     "gemma2": Family("gemma2", masks="layers", capped=True),
     "gemma3_text": Family("gemma3", masks="layers", capped=True),
@@ -74,6 +77,7 @@ FAMILIES: dict[str, Family] = {
     "qwen3_vl_moe_text": Family("qwen3_vl_moe"),
     "glm4v_text": Family("glm4v"),
     "glm4v_moe_text": Family("glm4v_moe"),
+    "muse_glimmer_text": Family("muse_glimmer", masks="layers"),
     # With images. Of `masks` the row of the text model counts.
     "gemma3": Family("gemma3"),
     "gemma4": Family("gemma4", capped=True),
@@ -91,7 +95,8 @@ FAMILIES: dict[str, Family] = {
     "qwen3_5_moe": Family("qwen3_5_moe"),
     "glm4v": Family("glm4v"),
     "glm4v_moe": Family("glm4v_moe"),
-    "pixtral": Family("pixtral", attention=False),  # a vision tower alone
+    "muse_glimmer": Family("muse_glimmer", capped=True, multiplied="output_multiplier"),
+    "pixtral": Family("pixtral", attention="a vision tower sees each image by itself"),
 }
 
 

@@ -95,8 +95,9 @@ class _Probe:
         return logits.sum()
 
 
-def more_than_its_loss(model, path: str, softcap: float | None) -> str | None:
-    """What a model has whose loss is not that of softcap(c head(...)) of all tokens, with some c, or None where it is.
+def more_than_its_loss(model, path: str, softcap: float | None, multiplier: float) -> str | None:
+    """What a model has whose loss is not that of all tokens' logits, or None where it is. Logits are those of its head,
+    multiplied by some number; where there is a softcap by the multiplier, and then capped.
 
     Runs its own forward on a few tokens, over a head whose numbers do not depend on weights.
     """
@@ -119,7 +120,7 @@ def more_than_its_loss(model, path: str, softcap: float | None) -> str | None:
         if softcap is None:
             made = made * (logits.float().norm() / made.float().norm())
         else:
-            made = softcap * torch.tanh(made / softcap)
+            made = softcap * torch.tanh(made * multiplier / softcap)
         difference = _difference(logits, made)
     if difference <= max(torch.finfo(made.dtype).eps, 1e-5):
         return None

@@ -31,9 +31,10 @@ _single = _heads_first(lambda x, cos, sin: ops.rope(x, x[:, :0], cos, sin)[0])
 
 
 def _of_patches(q, k, cos, sin, axis=None):
-    """Of queries and keys [patches, heads, d] of images."""
-    q, k = ops.rope(q.transpose(0, 1)[None], k.transpose(0, 1)[None], cos, sin)
-    return q[0].transpose(0, 1), k[0].transpose(0, 1)
+    """Of queries and keys [patches, heads, d] or [1, patches, heads, d] of images, by tables [patches, d]."""
+    turned = [(t[None] if t.dim() == 3 else t).transpose(1, 2) for t in (q, k)]
+    made = [t.transpose(1, 2) for t in ops.rope(*turned, cos, sin)]
+    return tuple(t[0] if q.dim() == 3 else t for t in made)
 
 
 # What stands in the place of a rotation of transformers, with the argument `unsqueeze_dim` of that as `axis`.
@@ -51,7 +52,7 @@ def _trials(kind: str):
         return [f(angles) if kind == "halves" else torch.cat([f(angles)] * 2, -1) for f in (torch.cos, torch.sin)]
 
     if kind == "patches":
-        return [([heads(5, 4, 16), heads(5, 4, 16), *tables(5, 16)], None, False)]
+        return [([heads(*batch, 5, 4, 16), heads(*batch, 5, 4, 16), *tables(5, 16)], None, False) for batch in ((), (1,))]
     q = [heads(2, 4, 5, 16)] if kind == "single" else [heads(2, 4, 5, 16), heads(2, 2, 5, 16)]
     turned = [t.transpose(1, 2) for t in q]
     return [([*q, *tables(2, 5, 16)], None, False), ([*q, *tables(2, 5, 8)], None, True),  # 8: a part of the columns
@@ -86,11 +87,13 @@ def rotation(function) -> str | None:
 def _rotated(kind: str, theirs):
     """A rotation by tigon where q, k and the tables are of one type, on the CPU, as `kind` of ROTATIONS has them."""
     ours, tensors = ROTATIONS[kind], 3 if kind == "single" else 4
+    dims, table_dims = ((3, 4), (2,)) if kind == "patches" else ((4,), (2, 3))
 
     def rotate(*args, **kwargs):
         axis = kwargs.get("unsqueeze_dim", args[tensors] if len(args) > tensors else None)
         given = args[:tensors]
         fits = len(given) == tensors and len(args) + len(kwargs) == tensors + (axis is not None)
+        fits = fits and given[0].dim() in dims and given[-1].dim() in table_dims
         if not fits or any(t.dtype != given[0].dtype or t.device.type != "cpu" for t in given):
             return theirs(*args, **kwargs)
         return ours(*given, axis=axis)
