@@ -133,11 +133,10 @@ def _why_not(model) -> str | None:
 def loss_forward(cls: type, path: str, skip: bool | None, family):
     """The forward of the class. `path`: where its head is; `skip`: whether calls with labels have no logits unless they
     say so; `family`: how its logits are capped (families.py)."""
-    own = cls.forward
-    signature = inspect.signature(own)
+    signature = inspect.signature(cls.forward)
     names = [p.name for p in signature.parameters.values() if p.kind is p.POSITIONAL_OR_KEYWORD][1:]
 
-    @functools.wraps(own)
+    @functools.wraps(cls.forward)
     def forward(self, *args, skip_logits=None, **kwargs):
         kwargs.update(zip(names, args))
         args = args[len(names):]
@@ -149,11 +148,11 @@ def loss_forward(cls: type, path: str, skip: bool | None, family):
         if why is not None:
             say_once(f"tigon_torch: {why}")
         if not skips or labels is None or why is not None:
-            return own(self, *args, **kwargs)
+            return cls.forward(self, *args, **kwargs)
         wanted = kwargs.pop("return_dict", None)
         run = _Run(self, labels, kwargs, family)
         seen = with_head(self, path, run.head, loss_function=run.loss)
-        out = own(seen, *args, return_dict=True, **kwargs)
+        out = cls.forward(seen, *args, return_dict=True, **kwargs)
         if run.hidden is not None:
             out = type(out)(**{**out, "logits": None})
         return out if (self.config.return_dict if wanted is None else wanted) else out.to_tuple()

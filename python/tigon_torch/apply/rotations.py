@@ -110,6 +110,12 @@ def rotations_of(cls: type) -> dict:
 
 def rotary_attention_forward(cls: type):
     """The forward of the class, in which rotations are tigon's where they are the same."""
-    theirs = rotations_of(cls)
+    own, theirs = cls.forward, rotations_of(cls)
     kinds = {name: rotation(function) for name, function in theirs.items()}
-    return with_names(cls.forward, {n: _rotated(kind, theirs[n]) for n, kind in kinds.items() if kind is not None})
+    ours = with_names(own, {n: _rotated(kind, theirs[n]) for n, kind in kinds.items() if kind is not None})
+
+    @functools.wraps(own)
+    def forward(self, *args, **kwargs):
+        return (ours if cls.forward is own else cls.forward)(self, *args, **kwargs)  # unless somebody has replaced it since
+
+    return forward
