@@ -7,17 +7,30 @@ extern "C" const tigon_torch::kernel_table* TIGON_MULTI_ARCH_ENTRY() {
   using namespace tigon_torch;
   static const kernel_table table = [] {
     kernel_table t{};
+    [[maybe_unused]] const auto declare = [&t](family of, declared_operators some) {
+      t.declared[static_cast<int>(of)] = some;
+    };
 #if !TIGON_TORCH_PRODUCTS
     t.norms = norms(), t.gates = gates(), t.rotary = rotary();
 #endif
 #if !TIGON_TORCH_ROWS
-    t.products = attention_group(), t.cross_entropies = cross_entropies();
+    t.products = attention_group();
+    declare(family::cross_entropies, declared_cross_entropies());
 #endif
 #if !TIGON_TORCH_PRODUCTS && !TIGON_TORCH_F16
     t.losses = losses(), t.optimizers = optimizers();
+    declare(family::activations, declared_activations());
+    declare(family::norms, declared_norms());
+    declare(family::divergences, declared_divergences());
+    declare(family::heads, declared_heads());
+    declare(family::depth, declared_depth());
 #endif
 #if !TIGON_TORCH_ROWS && !TIGON_TORCH_F16
-    t.preferences = preferences(), t.experts = experts();
+    t.preferences = preferences();
+    declare(family::linear_losses, declared_linear_losses());
+    declare(family::layers, declared_layers());
+    declare(family::experts, declared_experts());
+    declare(family::ranks, declared_ranks());
 #endif
     return t;
   }();

@@ -43,18 +43,26 @@ void by_wanted(const host& h, matrix dy, matrix gate, matrix up, matrix dgate, m
   });
 }
 
-void swiglu(const host& h, matrix gate, matrix up, matrix y) {
+tigon::swiglu_options options_of(const swiglu_options& o) {
+  tigon::swiglu_options opt;
+  opt.gate_multiplier = o.gate_multiplier, opt.down_multiplier = o.down_multiplier;
+  opt.limit = o.limit, opt.slope = o.slope, opt.up_offset = o.up_offset;
+  return opt;
+}
+
+void swiglu(const host& h, matrix gate, matrix up, matrix y, const swiglu_options& o) {
   with_type("swiglu", gate.of, [&]<class T>() {
     run(h, [&](tigon::context& ctx) {
-      tigon::swiglu_forward(view<const T>(gate), view<const T>(up), view<T>(y), {}, ctx);
+      tigon::swiglu_forward(view<const T>(gate), view<const T>(up), view<T>(y), options_of(o), ctx);
     });
   });
 }
 
-void swiglu_backward(const host& h, matrix dy, matrix gate, matrix up, matrix dgate, matrix dup) {
+void swiglu_backward(const host& h, matrix dy, matrix gate, matrix up, matrix dgate, matrix dup,
+                     const swiglu_options& o) {
   with_type("swiglu_backward", gate.of, [&]<class T>() {
-    by_wanted<T>(h, dy, gate, up, dgate, dup, [](auto d, auto g, auto u, auto dg, auto du, tigon::context& ctx) {
-      tigon::swiglu_backward(d, g, u, dg, du, {}, ctx);
+    by_wanted<T>(h, dy, gate, up, dgate, dup, [&](auto d, auto g, auto u, auto dg, auto du, tigon::context& ctx) {
+      tigon::swiglu_backward(d, g, u, dg, du, options_of(o), ctx);
     });
   });
 }
@@ -77,10 +85,14 @@ void geglu_backward(const host& h, matrix dy, matrix gate, matrix up, matrix dga
   });
 }
 
-void rope(const host& h, heads q, heads k, matrix cos, matrix sin, heads q_out, heads k_out, bool backward) {
+void rope(const host& h, heads q, heads k, matrix cos, matrix sin, heads q_out, heads k_out, rope_options o,
+          bool backward) {
   with_type("rope", q.of, [&]<class T>() {
     using A = tigon::accumulator_t<T>;
-    const tigon::rope_options opt{.rotary_dim = 2 * cos.cols};
+    const tigon::rope_options opt{
+        .rotary_dim = 2 * cos.cols,
+        .columns = o.last ? tigon::rotary_columns::last : tigon::rotary_columns::first,
+        .pairs = o.neighbours ? tigon::rotary_pairs::neighbours : tigon::rotary_pairs::halves};
     const auto c = view<const A>(cos), s = view<const A>(sin);
     run(h, [&](tigon::context& ctx) {
       if (backward)

@@ -10,11 +10,20 @@ const norm_kernels* norms();
 const gate_kernels* gates();
 const rotary_kernels* rotary();
 const attention_kernels* attention_group();
-const cross_entropy_kernels* cross_entropies();
 const loss_kernels* losses();
 const preference_kernels* preferences();
-const moe_kernels* experts();
 const optimizer_kernels* optimizers();
+
+declared_operators declared_activations();
+declared_operators declared_norms();
+declared_operators declared_divergences();
+declared_operators declared_heads();
+declared_operators declared_depth();
+declared_operators declared_cross_entropies();
+declared_operators declared_linear_losses();
+declared_operators declared_layers();
+declared_operators declared_experts();
+declared_operators declared_ranks();
 
 }  // namespace tigon_torch
 

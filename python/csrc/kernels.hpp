@@ -30,7 +30,27 @@ struct heads {
   std::size_t batch_stride = 0, head_stride = 0, seq_stride = 0;
 };
 
-/// What a call runs on: PyTorch's threads and PyTorch's memory.
+/// [sizes[0], sizes[1], sizes[2]], contiguous.
+struct cube {
+  void* data = nullptr;
+  type of = type::f32;
+  std::size_t sizes[3] = {};
+};
+// The same in another type than the first operand has: that of the sums (f32, f64 beside f64), or i64. A plain vector has
+// that of the sums.
+struct wide_matrix : matrix {};
+struct id_vector : vector {};
+/// In the type of the first operand.
+struct narrow_vector : vector {};
+
+/// What the library passes for an operand of one of these kinds.
+struct operand {
+  void* data = nullptr;
+  type of = type::f32;
+  std::size_t sizes[4] = {}, strides[3] = {};
+};
+
+/// What a call runs on: PyTorch's threads, memory and process groups.
 struct host {
   std::size_t workers = 1;
   /// work(of, i) once for every i below count, on up to count threads at once.
@@ -38,11 +58,12 @@ struct host {
   /// So many bytes, which last as long as the call.
   void* (*scratch)(void* memory, std::size_t bytes) = nullptr;
   void* memory = nullptr;
+  /// So many bytes of every rank of a process group, in the order of ranks; returns 0, or 1 where that failed.
+  int (*all_gather)(std::int64_t group, const void* mine, std::size_t bytes, void* all) = nullptr;
 };
 
 // The numbers of the operators' schemas.
 enum class casting : int { llama, gemma, none };
-enum class reduction : int { mean, sum, none };
 
 /// Weights and their gradients have the type of the sums: f32, f64 beside f64.
 struct norm_options {
@@ -61,17 +82,26 @@ struct norm_kernels {
                               vector dw, vector db);
 };
 
+/// As tigon::swiglu_options.
+struct swiglu_options {
+  double gate_multiplier, down_multiplier, limit, slope, up_offset;
+};
 /// Backwards, of two gradients one without memory is not made.
 struct gate_kernels {
-  void (*swiglu)(const host&, matrix gate, matrix up, matrix y);
-  void (*swiglu_backward)(const host&, matrix dy, matrix gate, matrix up, matrix dgate, matrix dup);
+  void (*swiglu)(const host&, matrix gate, matrix up, matrix y, const swiglu_options&);
+  void (*swiglu_backward)(const host&, matrix dy, matrix gate, matrix up, matrix dgate, matrix dup,
+                          const swiglu_options&);
   void (*geglu)(const host&, matrix gate, matrix up, matrix y, bool tanh);
   void (*geglu_backward)(const host&, matrix dy, matrix gate, matrix up, matrix dgate, matrix dup, bool tanh);
 };
 
+struct rope_options {
+  bool last, neighbours;  ///< columns of a head that are rotated, and their pairs; otherwise the first ones, halves
+};
 /// Tables have the type of the sums; backwards, q and k are gradients of the rotated ones. k may have no heads.
 struct rotary_kernels {
-  void (*rope)(const host&, heads q, heads k, matrix cos, matrix sin, heads q_out, heads k_out, bool backward);
+  void (*rope)(const host&, heads q, heads k, matrix cos, matrix sin, heads q_out, heads k_out, rope_options,
+               bool backward);
   void (*mrope)(const host&, heads q, heads k, matrix cos, matrix sin, heads q_out, heads k_out,
                 const std::int64_t* sections, bool backward);
 };
@@ -96,11 +126,6 @@ struct attention_kernels {
   void (*linear_backward)(const host&, matrix dy, matrix x, matrix w, matrix dx, matrix dw);
 };
 
-struct cross_entropy_options {
-  std::int64_t ignore_index = -100;
-  double label_smoothing = 0, z_loss = 0, softcap = 0;
-  reduction reduce = reduction::mean;
-};
 struct linear_layer {
   matrix x, w;
   vector bias;
@@ -110,14 +135,6 @@ struct linear_gradients {
   matrix dx, dw;
   vector dbias;
 };
-struct cross_entropy_kernels {
-  void (*cross_entropy)(const host&, matrix logits, vector target, vector loss, const cross_entropy_options&);
-  void (*cross_entropy_backward)(const host&, matrix logits, vector target, vector upstream, matrix dlogits,
-                                 const cross_entropy_options&);
-  void (*fused_linear_cross_entropy)(const host&, const linear_layer&, vector target, vector upstream, vector loss,
-                                     const linear_gradients&, const cross_entropy_options&);
-};
-
 struct jsd_options {
   double beta = 0.5;
   std::int64_t ignore_index = -100;
@@ -187,21 +204,6 @@ struct preference_kernels {
   void (*fused_linear_grpo)(const host&, const linear_policy_call&, const policy_options&);
 };
 
-/// indices in i64, weights in the type of the sums.
-struct moe_call {
-  matrix x, indices, weights, gate_up, down;
-  std::size_t experts;
-  bool interleaved;
-};
-/// Those without memory are not computed.
-struct moe_gradients {
-  matrix dx, dgate_up, ddown, dweights;
-};
-struct moe_kernels {
-  void (*moe)(const host&, const moe_call&, matrix y, matrix saved);
-  void (*moe_backward)(const host&, matrix dy, const moe_call&, matrix saved, const moe_gradients&);
-};
-
 /// All of one type; gradients are read.
 struct trained {
   vector w, g, m, v;
@@ -215,16 +217,42 @@ struct optimizer_kernels {
   void (*adamw)(const host&, const trained* parameters, std::size_t count, const adamw_options&);
 };
 
+/// An operator of which the library knows the operands alone; its schema is declared in Python. The kinds are a letter
+/// for each operand: m(atrix), w(ide matrix), v(ector), n(arrow vector), i(d vector), h(eads), c(ube).
+struct declared_operator {
+  const char* name;
+  const char* kinds;
+  std::size_t numbers;
+  void (*run)(const host&, const operand* operands, const double* numbers);
+};
+struct declared_operators {
+  const declared_operator* first = nullptr;
+  std::size_t count = 0;
+};
+/// The source files that have some.
+enum class family : int {
+  activations,
+  norms,
+  divergences,
+  heads,
+  depth,
+  cross_entropies,
+  linear_losses,
+  layers,
+  experts,
+  ranks,
+  count
+};
+
 /// A group that an instruction set was not compiled with is null.
 struct kernel_table {
+  declared_operators declared[static_cast<int>(family::count)];
   const norm_kernels* norms;
   const gate_kernels* gates;
   const rotary_kernels* rotary;
   const attention_kernels* products;
-  const cross_entropy_kernels* cross_entropies;
   const loss_kernels* losses;
   const preference_kernels* preferences;
-  const moe_kernels* experts;
   const optimizer_kernels* optimizers;
 };
 

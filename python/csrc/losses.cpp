@@ -56,11 +56,6 @@ void kl_div_backward(const host& h, matrix student, matrix teacher, matrix upstr
   });
 }
 
-template <class A, class P>
-std::span<tigon::lse_parts<A>> saved_of(const vector& v) {
-  return {static_cast<P*>(v.data), v.size / 2};
-}
-
 void grpo_loss(const host& h, matrix logits, const policy_batch& of, vector loss, vector saved, vector kl,
                vector clipped, const policy_options& o) {
   with_type("grpo_loss", logits.of, [&]<class T>() {
@@ -74,7 +69,7 @@ void grpo_loss(const host& h, matrix logits, const policy_batch& of, vector loss
           tigon::policy_metrics<A> metrics;
           metrics.kl = view<A>(kl), metrics.clipped = view<A>(clipped);
           tigon::grpo_loss_forward(view<const T>(logits), batch_of<A>(of), view<A>(loss),
-                                   saved_of<A, tigon::lse_parts<A>>(saved), policy_options_of(o), metrics, ctx);
+                                   parts_of<tigon::lse_parts<A>>(saved), policy_options_of(o), metrics, ctx);
         });
   });
 }
@@ -89,7 +84,7 @@ void grpo_loss_backward(const host& h, matrix logits, const policy_batch& of, ve
           return tigon::grpo_loss_workspace<tigon::default_backend, T>(logits.rows, of.ids.rows);
         },
         [&](tigon::context& ctx) {
-          tigon::grpo_loss_backward(view<const T>(logits), batch_of<A>(of), saved_of<A, tigon::lse_parts<A>>(saved),
+          tigon::grpo_loss_backward(view<const T>(logits), batch_of<A>(of), parts_of<tigon::lse_parts<A>>(saved),
                                     view<const A>(upstream), view<T>(dlogits), policy_options_of(o), ctx);
         });
   });

@@ -245,56 +245,6 @@ five fused_linear_preference(Tensor x, Tensor w, maybe bias, Tensor target, mayb
   return {loss, results, g.dx, g.dw, g.bias_gradient(bias)};
 }
 
-struct expert_tensors {
-  Tensor x, gate_up, down, indices, weights;
-  moe_call c;
-
-  expert_tensors(const char* op, Tensor in, Tensor g, Tensor d, Tensor i, Tensor w, bool interleaved)
-      : x(in), gate_up(g), down(d), indices(i), weights(w) {
-    expect_dims(op, "gate_up", gate_up, 3), expect_dims(op, "down", down, 3);
-    for (const auto& [name, t] : {std::pair<const char*, const Tensor&>("gate_up", gate_up), {"down", down}})
-      if (t.scalar_type() != x.scalar_type())
-        fail(op, std::string(name) + " is of " + name_of(t.scalar_type()) + "; expected " + name_of(x.scalar_type()) +
-                     ", as x");
-    if (gate_up.size(0) != down.size(0))
-      fail(op, "down is of " + std::to_string(down.size(0)) + " experts; expected " + std::to_string(gate_up.size(0)) +
-                   ", as gate_up");
-    if (gate_up.size(1) != 2 * down.size(2) || gate_up.size(2) != down.size(1))
-      fail(op, "gate_up is " + text(sizes(gate_up)) + "; expected experts x 2 intermediate x hidden for down of " +
-                   text(sizes(down)));
-    c.x = rows_of(op, "x", x), c.gate_up = rows_of(op, "gate_up", gate_up), c.down = rows_of(op, "down", down);
-    c.indices = ids_of(op, "indices", indices);
-    maybe given = weights;
-    c.weights = of_tokens(op, "weights", given, x);
-    weights = *given;
-    c.experts = size(gate_up.size(0)), c.interleaved = interleaved;
-  }
-};
-
-two moe(Tensor x, Tensor gate_up, Tensor down, Tensor indices, Tensor weights, bool interleaved, bool keep) {
-  const expert_tensors in("moe", x, gate_up, down, indices, weights, interleaved);
-  Tensor y = make(x, sizes(x)), saved = keep ? make(x, {indices.numel(), 2 * down.size(2)}) : nothing(x);
-  wide_table("moe", in.c.x.of).experts->moe(call(), in.c, rows_of(y), keep ? rows_of(saved) : matrix{});
-  return {y, saved};
-}
-
-four moe_backward(Tensor dy, Tensor saved, Tensor x, Tensor gate_up, Tensor down, Tensor indices, Tensor weights,
-                  bool interleaved, bool need_dx, bool need_gate_up, bool need_down, bool need_weights) {
-  const char* op = "moe_backward";
-  expect_like(op, "dy", dy, "x", x);
-  const expert_tensors in(op, x, gate_up, down, indices, weights, interleaved);
-  const matrix up = rows_of(op, "dy", dy);
-  Tensor dx = need_dx ? make(x, sizes(x)) : nothing(x), dg = need_gate_up ? make(x, sizes(gate_up)) : nothing(x);
-  Tensor dd = need_down ? make(x, sizes(down)) : nothing(x);
-  Tensor dw = need_weights ? make(x, sizes(weights), wide(x)) : make(x, {0}, wide(x));
-  const auto to = [](const Tensor& t, bool wanted) { return wanted ? rows_of(t) : matrix{}; };
-  wide_table(op, in.c.x.of)
-      .experts->moe_backward(call(), up, in.c, rows_of(saved),
-                             {to(dx, need_dx), to(dg, need_gate_up), to(dd, need_down), to(dw, need_weights)});
-  if (dw.scalar_type() != weights.scalar_type()) dw = torch::stable::to(dw, weights.scalar_type());
-  return {dx, dg, dd, dw};
-}
-
 }  // namespace
 }  // namespace tigon_torch
 
@@ -324,13 +274,6 @@ STABLE_TORCH_LIBRARY_FRAGMENT(tigon, m) {
       " Tensor? ref_logp, Tensor? mask, Tensor? sampling_ratio, Tensor? ref_x, Tensor? ref_weight, Tensor? ref_bias,"
       " Tensor? upstream, int type, int level, int luspo, bool reduce, bool bias_corrected_kl, float[] scalars,"
       " bool need_dx, bool need_dw, bool need_db) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)");
-  m.def(
-      "moe(Tensor x, Tensor gate_up, Tensor down, Tensor indices, Tensor weights, bool interleaved, bool keep)"
-      " -> (Tensor, Tensor)");
-  m.def(
-      "moe_backward(Tensor dy, Tensor saved, Tensor x, Tensor gate_up, Tensor down, Tensor indices, Tensor weights,"
-      " bool interleaved, bool need_dx, bool need_gate_up, bool need_down, bool need_weights)"
-      " -> (Tensor, Tensor, Tensor, Tensor)");
 }
 
 STABLE_TORCH_LIBRARY_IMPL(tigon, CPU, m) {
@@ -342,6 +285,4 @@ STABLE_TORCH_LIBRARY_IMPL(tigon, CPU, m) {
   m.impl("grpo_loss_backward", TORCH_BOX(&grpo_loss_backward));
   m.impl("fused_linear_preference", TORCH_BOX(&fused_linear_preference));
   m.impl("fused_linear_grpo", TORCH_BOX(&fused_linear_grpo));
-  m.impl("moe", TORCH_BOX(&moe));
-  m.impl("moe_backward", TORCH_BOX(&moe_backward));
 }

@@ -1,67 +1,148 @@
-// Mixture of experts.
+// Mixture of experts, of one rank and of several.
+#include <tigon/ops/expert_parallel_moe.hpp>
 #include <tigon/ops/moe.hpp>
 
-#include "call.hpp"
+#include "declared.hpp"
 #include "groups.hpp"
+#include "process_group.hpp"
 
 namespace tigon_torch {
 namespace {
 
-tigon::moe_shape shape_of(const moe_call& c) { return {c.x.rows, c.indices.cols, c.experts, c.x.cols, c.down.cols}; }
-template <class A>
-tigon::moe_choices<std::int64_t, A> choices_of(const moe_call& c) {
-  return {view<const std::int64_t>(c.indices), view<const A>(c.weights)};
+using experts_options = tigon::moe_options_for<tigon::swiglu_options>;
+
+struct experts_call {
+  matrix x, gate_up, down, gate_up_bias, down_bias;
+  id_vector indices;
+  wide_matrix weights;
+
+  tigon::moe_shape shape(std::size_t experts) const { return {x.rows, weights.cols, experts, x.cols, down.cols}; }
+  template <class A>
+  tigon::moe_choices<std::int64_t, A> choices() const {
+    const std::size_t k = weights.cols;
+    return {{static_cast<const std::int64_t*>(indices.data), weights.rows, k, k}, view<const A>(weights)};
+  }
+  template <class T>
+  tigon::moe_weights<const T> experts(std::size_t count) const {
+    return {view<const T>(gate_up), view<const T>(down), count, view<const T>(gate_up_bias), view<const T>(down_bias)};
+  }
+};
+experts_options options_of(bool interleaved, double limit, double slope, double up_offset) {
+  experts_options opt;
+  opt.layout = interleaved ? tigon::gate_layout::interleaved : tigon::gate_layout::halves;
+  opt.gate.limit = limit, opt.gate.slope = slope, opt.gate.up_offset = up_offset;
+  return opt;
 }
 
-void moe(const host& h, const moe_call& c, matrix y, matrix saved) {
-  with_type("moe", c.x.of, [&]<class T>() {
+void moe(const host& h, matrix x, matrix gate_up, matrix down, matrix gate_up_bias, matrix down_bias, id_vector indices,
+         wide_matrix weights, matrix y, matrix saved, std::size_t experts, bool interleaved, bool, double limit,
+         double slope, double up_offset) {
+  const experts_call c{x, gate_up, down, gate_up_bias, down_bias, indices, weights};
+  with_type("moe", x.of, [&]<class T>() {
     using A = tigon::accumulator_t<T>;
-    const tigon::moe_options opt{.layout =
-                                     c.interleaved ? tigon::gate_layout::interleaved : tigon::gate_layout::halves};
-    const tigon::moe_weights<const T> w{view<const T>(c.gate_up), view<const T>(c.down), c.experts};
+    const experts_options opt = options_of(interleaved, limit, slope, up_offset);
+    const auto w = c.experts<T>(experts);
     const bool keep = saved.data != nullptr;
     run(
         h,
         [&](const tigon::context& ctx) {
           return tigon::moe_workspace<tigon::default_backend, T>(
-              keep ? tigon::moe_pass::forward : tigon::moe_pass::inference, shape_of(c), ctx.executor().workers());
+              keep ? tigon::moe_pass::forward : tigon::moe_pass::inference, c.shape(experts), ctx.executor().workers(),
+              tigon::parameters::trained, w.any_bias());
         },
         [&](tigon::context& ctx) {
           tigon::moe_saved<T> memory{view<T>(saved), false};
           if (keep)
-            tigon::moe_forward(view<const T>(c.x), choices_of<A>(c), w, view<T>(y), memory, opt, ctx);
+            tigon::moe_forward(view<const T>(x), c.choices<A>(), w, view<T>(y), memory, opt, ctx);
           else
-            tigon::moe_forward_inference(view<const T>(c.x), choices_of<A>(c), w, view<T>(y), opt, ctx);
+            tigon::moe_forward_inference(view<const T>(x), c.choices<A>(), w, view<T>(y), opt, ctx);
         });
   });
 }
 
-void moe_backward(const host& h, matrix dy, const moe_call& c, matrix saved, const moe_gradients& to) {
-  with_type("moe_backward", c.x.of, [&]<class T>() {
+void moe_backward(const host& h, matrix dy, matrix x, matrix gate_up, matrix down, matrix gate_up_bias,
+                  matrix down_bias, id_vector indices, wide_matrix weights, matrix saved, matrix dx, matrix dgate_up,
+                  matrix ddown, matrix dgate_up_bias, matrix ddown_bias, wide_matrix dweights, std::size_t experts,
+                  bool interleaved, bool, double limit, double slope, double up_offset) {
+  const experts_call c{x, gate_up, down, gate_up_bias, down_bias, indices, weights};
+  with_type("moe_backward", x.of, [&]<class T>() {
     using A = tigon::accumulator_t<T>;
-    const tigon::moe_options opt{.layout =
-                                     c.interleaved ? tigon::gate_layout::interleaved : tigon::gate_layout::halves};
-    const tigon::moe_weights<const T> w{view<const T>(c.gate_up), view<const T>(c.down), c.experts};
-    const tigon::moe_gradients<T, T, A> gradients{view<T>(to.dx), view<T>(to.dgate_up), view<T>(to.ddown),
-                                                  view<A>(to.dweights)};
+    const auto w = c.experts<T>(experts);
+    const tigon::moe_gradients<T, T, A> to{view<T>(dx),       view<T>(dgate_up),      view<T>(ddown),
+                                           view<A>(dweights), view<T>(dgate_up_bias), view<T>(ddown_bias)};
     run(
         h,
         [&](const tigon::context& ctx) {
-          return tigon::moe_workspace<tigon::default_backend, T>(tigon::moe_pass::backward, shape_of(c),
-                                                                 ctx.executor().workers(), gradients.of_weights());
+          return tigon::moe_workspace<tigon::default_backend, T>(tigon::moe_pass::backward, c.shape(experts),
+                                                                 ctx.executor().workers(), to.of_weights(),
+                                                                 w.any_bias() || to.any_bias());
         },
         [&](tigon::context& ctx) {
           const tigon::moe_saved<T> memory{view<T>(saved), true};
-          tigon::moe_backward(view<const T>(dy), view<const T>(c.x), choices_of<A>(c), w, memory, gradients, opt, ctx);
+          tigon::moe_backward(view<const T>(dy), view<const T>(x), c.choices<A>(), w, memory, to,
+                              options_of(interleaved, limit, slope, up_offset), ctx);
+        });
+  });
+}
+
+/// Of the experts of this rank.
+void expert_parallel_moe(const host& h, matrix x, matrix gate_up, matrix down, matrix gate_up_bias, matrix down_bias,
+                         id_vector indices, wide_matrix weights, matrix y, std::int64_t group, std::size_t rank,
+                         std::size_t ranks, std::size_t experts, bool interleaved, double limit, double slope,
+                         double up_offset) {
+  const experts_call c{x, gate_up, down, gate_up_bias, down_bias, indices, weights};
+  with_type("expert_parallel_moe", x.of, [&]<class T>() {
+    using A = tigon::accumulator_t<T>;
+    const auto w = c.experts<T>(experts);
+    run(
+        h,
+        [&](const tigon::context& ctx) {
+          return tigon::expert_parallel_moe_workspace<tigon::default_backend, T>(
+              tigon::moe_pass::inference, c.shape(experts), ranks, ctx.executor().workers(), tigon::parameters::trained,
+              w.any_bias());
+        },
+        [&](tigon::context& ctx) {
+          tigon::expert_parallel_moe_forward(process_group(h, group, rank, ranks), view<const T>(x), c.choices<A>(), w,
+                                             view<T>(y), options_of(interleaved, limit, slope, up_offset), ctx);
+        });
+  });
+}
+void expert_parallel_moe_backward(const host& h, matrix dy, matrix x, matrix gate_up, matrix down, matrix gate_up_bias,
+                                  matrix down_bias, id_vector indices, wide_matrix weights, matrix dx, matrix dgate_up,
+                                  matrix ddown, matrix dgate_up_bias, matrix ddown_bias, wide_matrix dweights,
+                                  std::int64_t group, std::size_t rank, std::size_t ranks, std::size_t experts,
+                                  bool interleaved, double limit, double slope, double up_offset) {
+  const experts_call c{x, gate_up, down, gate_up_bias, down_bias, indices, weights};
+  with_type("expert_parallel_moe_backward", x.of, [&]<class T>() {
+    using A = tigon::accumulator_t<T>;
+    const auto w = c.experts<T>(experts);
+    const tigon::moe_gradients<T, T, A> to{view<T>(dx),       view<T>(dgate_up),      view<T>(ddown),
+                                           view<A>(dweights), view<T>(dgate_up_bias), view<T>(ddown_bias)};
+    run(
+        h,
+        [&](const tigon::context& ctx) {
+          return tigon::expert_parallel_moe_workspace<tigon::default_backend, T>(
+              tigon::moe_pass::recompute, c.shape(experts), ranks, ctx.executor().workers(), to.of_weights(),
+              w.any_bias() || to.any_bias());
+        },
+        [&](tigon::context& ctx) {
+          tigon::expert_parallel_moe_backward(process_group(h, group, rank, ranks), view<const T>(dy), view<const T>(x),
+                                              c.choices<A>(), w, to, options_of(interleaved, limit, slope, up_offset),
+                                              ctx);
         });
   });
 }
 
 }  // namespace
 
-const moe_kernels* experts() {
-  static constexpr moe_kernels table{&moe, &moe_backward};
-  return &table;
+declared_operators declared_experts() {
+  static constexpr declared_operator table[] = {
+      declared<&moe>("moe"),
+      declared<&moe_backward>("moe_backward"),
+      declared<&expert_parallel_moe>("expert_parallel_moe"),
+      declared<&expert_parallel_moe_backward>("expert_parallel_moe_backward"),
+  };
+  return declared_in(table);
 }
 
 }  // namespace tigon_torch

@@ -1,4 +1,4 @@
-// Arguments of the policy losses.
+// Arguments of the policy losses, and of log-probabilities of tokens.
 #ifndef TIGON_TORCH_POLICY_HPP
 #define TIGON_TORCH_POLICY_HPP
 
@@ -29,6 +29,12 @@ tigon::policy_batch<A> batch_of(const policy_batch& b) {
   batch.sampling_ratio = view<const A>(b.sampling_ratio);
   if (b.mask.data != nullptr) batch.mask = view<const A>(b.mask);
   return batch;
+}
+
+/// Two numbers a row of logits, as vectors hold them.
+template <class Parts>
+std::span<Parts> parts_of(const vector& v) {
+  return {static_cast<Parts*>(v.data), v.size / 2};
 }
 
 }  // namespace tigon_torch

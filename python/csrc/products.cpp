@@ -1,4 +1,4 @@
-// The operators that are made of matrix products: attention, linear layers, cross entropy.
+// The operators that are made of matrix products: attention, linear layers.
 #include <limits>
 
 #include "layers.hpp"
@@ -106,64 +106,6 @@ two linear_backward(Tensor dy, Tensor x, Tensor w, bool need_dx, bool need_dw) {
   return {dx, dw};
 }
 
-cross_entropy_options options(int64_t ignore, double smoothing, double z_loss, double softcap, int64_t reduce) {
-  return {ignore, smoothing, z_loss, softcap, static_cast<reduction>(reduce)};
-}
-std::vector<int64_t> loss_sizes(const Tensor& target, int64_t reduce) {
-  return static_cast<reduction>(reduce) == reduction::none ? sizes(target) : std::vector<int64_t>{};
-}
-
-Tensor cross_entropy(Tensor logits, Tensor target, int64_t ignore, double smoothing, double z_loss, double softcap,
-                     int64_t reduce) {
-  const char* op = "cross_entropy";
-  const matrix z = rows_of(op, "logits", logits);
-  Tensor loss = make(logits, loss_sizes(target, reduce), wide(logits));
-  const vector labels = labels_of(op, "target", target, logits);
-  table(z.of).cross_entropies->cross_entropy(call(), z, labels, vector_of(loss),
-                                             options(ignore, smoothing, z_loss, softcap, reduce));
-  return loss;
-}
-
-Tensor cross_entropy_backward(Tensor upstream, Tensor logits, Tensor target, int64_t ignore, double smoothing,
-                              double z_loss, double softcap, int64_t reduce) {
-  const char* op = "cross_entropy_backward";
-  const matrix z = rows_of(op, "logits", logits);
-  const vector labels = labels_of(op, "target", target, logits);
-  Tensor dlogits = make(logits, sizes(logits));
-  table(z.of).cross_entropies->cross_entropy_backward(call(), z, labels, upstream_of(upstream, logits),
-                                                      rows_of(dlogits),
-                                                      options(ignore, smoothing, z_loss, softcap, reduce));
-  return dlogits;
-}
-
-four fused_linear_cross_entropy(Tensor x, Tensor w, maybe bias, Tensor target, int64_t ignore, double smoothing,
-                                double z_loss, double softcap, int64_t reduce, bool need_dx, bool need_dw,
-                                bool need_db) {
-  const char* op = "fused_linear_cross_entropy";
-  const layer_arguments a = layer_of(op, x, w, bias);
-  Tensor loss = make(x, loss_sizes(target, reduce), wide(x));
-  const vector labels = labels_of(op, "target", target, x);
-  const made_gradients g(a, need_dx, need_dw, need_db);
-  table(a.layer.x.of)
-      .cross_entropies->fused_linear_cross_entropy(call(), a.layer, labels, {}, vector_of(loss), g.to,
-                                                   options(ignore, smoothing, z_loss, softcap, reduce));
-  return {loss, g.dx, g.dw, g.bias_gradient(bias)};
-}
-
-std::tuple<Tensor, Tensor, Tensor> fused_linear_cross_entropy_backward(Tensor upstream, Tensor x, Tensor w, maybe bias,
-                                                                       Tensor target, int64_t ignore, double smoothing,
-                                                                       double z_loss, double softcap, int64_t reduce,
-                                                                       bool need_dx, bool need_dw, bool need_db) {
-  const char* op = "fused_linear_cross_entropy_backward";
-  const layer_arguments a = layer_of(op, x, w, bias);
-  const vector labels = labels_of(op, "target", target, x), up = upstream_of(upstream, x);
-  const made_gradients g(a, need_dx, need_dw, need_db);
-  table(a.layer.x.of)
-      .cross_entropies->fused_linear_cross_entropy(call(), a.layer, labels, up, {}, g.to,
-                                                   options(ignore, smoothing, z_loss, softcap, reduce));
-  return {g.dx, g.dw, g.bias_gradient(bias)};
-}
-
 }  // namespace
 }  // namespace tigon_torch
 
@@ -178,20 +120,6 @@ STABLE_TORCH_LIBRARY_FRAGMENT(tigon, m) {
       " -> (Tensor, Tensor, Tensor, Tensor)");
   m.def("linear(Tensor x, Tensor weight, Tensor? bias) -> Tensor");
   m.def("linear_backward(Tensor dy, Tensor x, Tensor weight, bool need_dx, bool need_dw) -> (Tensor, Tensor)");
-  m.def(
-      "cross_entropy(Tensor logits, Tensor target, int ignore_index, float label_smoothing, float z_loss,"
-      " float softcap, int reduction) -> Tensor");
-  m.def(
-      "cross_entropy_backward(Tensor upstream, Tensor logits, Tensor target, int ignore_index,"
-      " float label_smoothing, float z_loss, float softcap, int reduction) -> Tensor");
-  m.def(
-      "fused_linear_cross_entropy(Tensor x, Tensor weight, Tensor? bias, Tensor target, int ignore_index,"
-      " float label_smoothing, float z_loss, float softcap, int reduction, bool need_dx, bool need_dw, bool need_db)"
-      " -> (Tensor, Tensor, Tensor, Tensor)");
-  m.def(
-      "fused_linear_cross_entropy_backward(Tensor upstream, Tensor x, Tensor weight, Tensor? bias, Tensor target,"
-      " int ignore_index, float label_smoothing, float z_loss, float softcap, int reduction, bool need_dx,"
-      " bool need_dw, bool need_db) -> (Tensor, Tensor, Tensor)");
 }
 
 STABLE_TORCH_LIBRARY_IMPL(tigon, CPU, m) {
@@ -200,8 +128,4 @@ STABLE_TORCH_LIBRARY_IMPL(tigon, CPU, m) {
   m.impl("attention_backward", TORCH_BOX(&attention_backward));
   m.impl("linear", TORCH_BOX(&linear));
   m.impl("linear_backward", TORCH_BOX(&linear_backward));
-  m.impl("cross_entropy", TORCH_BOX(&cross_entropy));
-  m.impl("cross_entropy_backward", TORCH_BOX(&cross_entropy_backward));
-  m.impl("fused_linear_cross_entropy", TORCH_BOX(&fused_linear_cross_entropy));
-  m.impl("fused_linear_cross_entropy_backward", TORCH_BOX(&fused_linear_cross_entropy_backward));
 }

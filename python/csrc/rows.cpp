@@ -93,11 +93,12 @@ three layer_norm_backward(Tensor dy, Tensor x, maybe w, maybe b, Tensor mean, Te
   return {dx, as_parameter(dw, of_w), as_parameter(db, of_b)};
 }
 
-Tensor swiglu(Tensor gate, Tensor up) {
+Tensor swiglu(Tensor gate, Tensor up, double gate_multiplier, double down_multiplier, double limit, double slope,
+              double up_offset) {
   expect_like("swiglu", "up", up, "gate", gate);
   const matrix g = rows_of("swiglu", "gate", gate), u = rows_of("swiglu", "up", up);
   Tensor y = make(gate, sizes(gate));
-  table(g.of).gates->swiglu(call(), g, u, rows_of(y));
+  table(g.of).gates->swiglu(call(), g, u, rows_of(y), {gate_multiplier, down_multiplier, limit, slope, up_offset});
   return y;
 }
 
@@ -114,13 +115,15 @@ struct gate_gradients {
   }
 };
 
-two swiglu_backward(Tensor dy, Tensor gate, Tensor up, bool need_gate, bool need_up) {
+two swiglu_backward(Tensor dy, Tensor gate, Tensor up, double gate_multiplier, double down_multiplier, double limit,
+                    double slope, double up_offset, bool need_gate, bool need_up) {
   const char* op = "swiglu_backward";
   expect_like(op, "dy", dy, "gate", gate);
   const matrix d = rows_of(op, "dy", dy), g = rows_of(op, "gate", gate), u = rows_of(op, "up", up);
   const gate_gradients to(gate, need_gate, need_up);
   if ((need_gate || need_up) && gate.numel() != 0)
-    table(g.of).gates->swiglu_backward(call(), d, g, u, to.dgate, to.dup);
+    table(g.of).gates->swiglu_backward(call(), d, g, u, to.dgate, to.dup,
+                                       {gate_multiplier, down_multiplier, limit, slope, up_offset});
   return {to.of_gate, to.of_up};
 }
 
@@ -142,14 +145,17 @@ two geglu_backward(Tensor dy, Tensor gate, Tensor up, bool tanh, bool need_gate,
   return {to.of_gate, to.of_up};
 }
 
-/// The first half of the columns of a table, a row for every token, in the type of the sums. As the tables of
-/// transformers are, the other half repeats it and is not read.
-Tensor half_table(const char* op, const char* name, const Tensor& t, const Tensor& q) {
-  const int64_t last = t.dim() - 1;
+/// The first columns of a table, half of rotary_dim, a row for every token, in the type of the sums. Without a rotary_dim
+/// half of its columns: the tables of transformers repeat them.
+Tensor half_table(const char* op, const char* name, const Tensor& t, const Tensor& q, int64_t rotary_dim = -1) {
+  const int64_t last = t.dim() - 1, cols = t.size(last), pairs = (rotary_dim < 0 ? cols : rotary_dim) / 2;
   real_type_of(op, name, t);
-  if (t.size(last) % 2 != 0)
-    fail(op, std::string(name) + " has " + std::to_string(t.size(last)) + " columns; expected an even number");
-  Tensor part = torch::stable::contiguous(torch::stable::narrow(const_cast<Tensor&>(t), last, 0, t.size(last) / 2));
+  if (rotary_dim < 0 && cols % 2 != 0)
+    fail(op, std::string(name) + " has " + std::to_string(cols) + " columns; expected an even number");
+  if (rotary_dim % 2 == 1 || pairs > cols)
+    fail(op, "rotary_dim is " + std::to_string(rotary_dim) + "; expected an even number of at most 2 * " +
+                 std::to_string(cols) + ", twice the columns of " + name);
+  Tensor part = torch::stable::contiguous(torch::stable::narrow(const_cast<Tensor&>(t), last, 0, pairs));
   return part.scalar_type() == wide(q) ? part : torch::stable::to(part, wide(q));
 }
 
@@ -181,13 +187,14 @@ struct rotated {
   }
 };
 
-two rope(Tensor q, maybe k, Tensor cos, Tensor sin, bool backward) {
+two rope(Tensor q, maybe k, Tensor cos, Tensor sin, int64_t rotary_dim, bool last, bool neighbours, bool backward) {
   const char* op = backward ? "rope_backward" : "rope";
   const rotated to(op, q, k);
   expect_table(op, "cos", cos, q), expect_table(op, "sin", sin, q);
   if (sizes(cos) != sizes(sin)) fail(op, "sin is " + text(sizes(sin)) + "; expected " + text(sizes(cos)) + ", as cos");
-  Tensor c = half_table(op, "cos", cos, q), s = half_table(op, "sin", sin, q);
-  table(to.in_q.of).rotary->rope(call(), to.in_q, to.in_k, rows_of(c), rows_of(s), to.to_q, to.to_k, backward);
+  Tensor c = half_table(op, "cos", cos, q, rotary_dim), s = half_table(op, "sin", sin, q, rotary_dim);
+  table(to.in_q.of)
+      .rotary->rope(call(), to.in_q, to.in_k, rows_of(c), rows_of(s), to.to_q, to.to_k, {last, neighbours}, backward);
   return {to.q_out, to.k_out};
 }
 
@@ -227,13 +234,19 @@ STABLE_TORCH_LIBRARY_FRAGMENT(tigon, m) {
   m.def(
       "layer_norm_backward(Tensor dy, Tensor x, Tensor? weight, Tensor? bias, Tensor mean, Tensor rstd,"
       " bool need_dw, bool need_db) -> (Tensor, Tensor, Tensor)");
-  m.def("swiglu(Tensor gate, Tensor up) -> Tensor");
-  m.def("swiglu_backward(Tensor dy, Tensor gate, Tensor up, bool need_gate, bool need_up) -> (Tensor, Tensor)");
+  m.def(
+      "swiglu(Tensor gate, Tensor up, float gate_multiplier, float down_multiplier, float limit, float slope,"
+      " float up_offset) -> Tensor");
+  m.def(
+      "swiglu_backward(Tensor dy, Tensor gate, Tensor up, float gate_multiplier, float down_multiplier, float limit,"
+      " float slope, float up_offset, bool need_gate, bool need_up) -> (Tensor, Tensor)");
   m.def("geglu(Tensor gate, Tensor up, bool tanh) -> Tensor");
   m.def(
       "geglu_backward(Tensor dy, Tensor gate, Tensor up, bool tanh, bool need_gate, bool need_up)"
       " -> (Tensor, Tensor)");
-  m.def("rope(Tensor q, Tensor? k, Tensor cos, Tensor sin, bool backward) -> (Tensor, Tensor)");
+  m.def(
+      "rope(Tensor q, Tensor? k, Tensor cos, Tensor sin, int rotary_dim, bool last, bool neighbours, bool backward)"
+      " -> (Tensor, Tensor)");
   m.def("mrope(Tensor q, Tensor? k, Tensor cos, Tensor sin, int[] section, bool backward) -> (Tensor, Tensor)");
 }
 

@@ -57,8 +57,6 @@ void prefer_huge_pages([[maybe_unused]] void* data, [[maybe_unused]] std::size_t
 }
 
 constexpr const char* half_set = "x86-64-v3";
-bool has_f16() { return f16_kernels_for(half_set) != nullptr; }
-
 std::string name_of_instruction_set() { return bf16_kernels_instruction_set(); }
 
 /// The table of the set with the widest bf16 products or, of what is not compiled for it, of the widest set within it.
@@ -82,14 +80,24 @@ struct kept_scratch {
 };
 thread_local kept_scratch kept;
 
+/// Python's, over torch.distributed; set when it is imported.
+int (*gather_bytes)(int64_t, const void*, std::size_t, void*) = nullptr;
+void set_all_gather(int64_t address) {
+  gather_bytes = reinterpret_cast<decltype(gather_bytes)>(static_cast<std::intptr_t>(address));
+}
+
 kernel_table with_rows(kernel_table products) {
   const kernel_table& rows = within(&row_kernels_for);
   products.norms = rows.norms, products.gates = rows.gates, products.rotary = rows.rotary,
   products.losses = rows.losses, products.optimizers = rows.optimizers;
+  for (int i = 0; i < static_cast<int>(family::count); ++i)
+    if (products.declared[i].count == 0) products.declared[i] = rows.declared[i];
   return products;
 }
 
 }  // namespace
+
+bool has_f16() { return f16_kernels_for(half_set) != nullptr; }
 
 Tensor make(const Tensor& like, std::vector<int64_t> s, std::optional<ScalarType> of) {
   Tensor made = torch::stable::new_empty(like, s, of);
@@ -153,6 +161,7 @@ call::call() {
   };
   host_.scratch = [](void* of, std::size_t bytes) { return static_cast<call*>(of)->scratch(bytes); };
   host_.memory = this;
+  host_.all_gather = gather_bytes;
 }
 call::~call() {
   if (has_kept_) kept.taken = false;
@@ -196,8 +205,10 @@ const kernel_table& table(type of) {
 STABLE_TORCH_LIBRARY(tigon, m) {
   m.def("instruction_set() -> str");
   m.def("has_f16() -> bool");
+  m.def("set_all_gather(int address) -> ()");
 }
 STABLE_TORCH_LIBRARY_IMPL(tigon, CompositeExplicitAutograd, m) {
   m.impl("instruction_set", TORCH_BOX(&tigon_torch::name_of_instruction_set));
   m.impl("has_f16", TORCH_BOX(&tigon_torch::has_f16));
+  m.impl("set_all_gather", TORCH_BOX(&tigon_torch::set_all_gather));
 }

@@ -128,6 +128,8 @@ class call {
   std::vector<Tensor> memory_;
 };
 
+/// Whether this CPU has kernels for f16.
+bool has_f16();
 /// The kernels for an element type. They are chosen at the first call.
 const kernel_table& table(type of);
 /// The same for operators that are not compiled for f16.

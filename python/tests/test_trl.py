@@ -69,7 +69,7 @@ def compare(trainer, compute, inputs=None):
             assert error(actual[name], expected[name]) <= 2e-4, name
 
 
-@pytest.mark.parametrize("kind", losses._TRL_DPO)
+@pytest.mark.parametrize("kind", losses.trl._TRL_DPO)
 def test_trl_dpo(kind, tokenizer, tmp_path):
     args = trl.DPOConfig(output_dir=str(tmp_path), loss_type=kind, label_smoothing=0.1, beta=0.3, **ARGUMENTS)
     trainer = trl.DPOTrainer(model=build("llama"), ref_model=build("llama", seed=7), args=args,

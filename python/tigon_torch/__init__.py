@@ -1,5 +1,6 @@
 """tigon's fused training kernels in PyTorch: operators (tigon_torch.ops), made of torch.ops.tigon; apply(), which puts
-them into models of transformers; losses (tigon_torch.losses); AdamW."""
+them into models of transformers; losses (tigon_torch.losses) and layers (tigon_torch.modules); AdamW. Liger's names for these are in
+tigon_torch.drop_in."""
 import pathlib
 
 import torch
@@ -8,7 +9,7 @@ __version__ = "0.2.0"
 
 torch.ops.load_library(str(pathlib.Path(__file__).with_name("_library.so")))
 
-from . import losses, ops  # noqa: E402
+from . import losses, modules, ops  # noqa: E402
 from .apply import *  # noqa: E402, F403
 from .apply import apply  # noqa: E402, F401   the function, which hides the package of its name
 from .optimizers import AdamW  # noqa: E402, F401

@@ -13,6 +13,26 @@ def refuse(op: str, name: str, came, expected: str):
     raise ValueError(f"tigon: {op}: {name} is {came}; expected {expected}")
 
 
+def _sizes(shape) -> str:
+    return " x ".join(map(str, shape)) or "a number"
+
+
+def expect_shape(op: str, name: str, t: Tensor | None, shape, more: str = "") -> None:
+    if t is not None and tuple(t.shape) != tuple(shape):
+        refuse(op, name, _sizes(t.shape), _sizes(shape) + more)
+
+
+def expect_dims(op: str, name: str, t: Tensor, dims: int) -> None:
+    if t.dim() != dims:
+        raise ValueError(f"tigon: {op}: {name} has {t.dim()} dimensions; expected {dims}")
+
+
+def one_a_row(op: str, x: Tensor, **labels) -> None:
+    """Labels, if there are any, in the shape of x without its last axis."""
+    for name, t in labels.items():
+        expect_shape(op, name, t, x.shape[:-1], ", one a row")
+
+
 def _shown(value) -> str:
     return repr(value) if isinstance(value, (bool, int, float, str)) else f"of {type(value).__name__}"
 

@@ -1,0 +1,34 @@
+// A process group of torch.distributed as tigon's communicator.
+#ifndef TIGON_TORCH_PROCESS_GROUP_HPP
+#define TIGON_TORCH_PROCESS_GROUP_HPP
+
+#include <tigon/comm/communicator.hpp>
+
+#include <stdexcept>
+
+#include "kernels.hpp"
+
+namespace tigon_torch {
+
+/// By the number that Python knows it by; with one rank nothing is sent.
+class process_group {
+ public:
+  process_group(const host& of, std::int64_t group, std::size_t rank, std::size_t size)
+      : host_(&of), group_(group), rank_(rank), size_(size) {}
+  std::size_t rank() const { return rank_; }
+  std::size_t size() const { return size_; }
+  void all_gather(std::span<const std::byte> mine, std::span<std::byte> all) const {
+    if (size_ == 1) return tigon::comm::serial().all_gather(mine, all);
+    if (host_->all_gather == nullptr || host_->all_gather(group_, mine.data(), mine.size(), all.data()) != 0)
+      throw std::runtime_error("tigon: an all_gather of torch.distributed failed");
+  }
+
+ private:
+  const host* host_;
+  std::int64_t group_;
+  std::size_t rank_, size_;
+};
+
+}  // namespace tigon_torch
+
+#endif  // TIGON_TORCH_PROCESS_GROUP_HPP
