@@ -82,7 +82,7 @@ class TestSFT:
         from small_models import of_type
 
         options = {"packed": dict(packing=True, padding_free=True), "accumulated": dict(gradient_accumulation_steps=2)}
-        results = []
+        results, accuracies = [], []
         for line in (False, True):
             model = of_type("granite") if kind == "granite" else build("llama")
             if line and kind == "patched before":
@@ -92,7 +92,9 @@ class TestSFT:
                 tigon_torch.use_in(trainer, linear=False)
                 calls.clear()
             results.append(losses_of(trainer))
+            accuracies.append([entry["mean_token_accuracy"] for entry in trainer.state.log_history if "loss" in entry])
         assert results[1] == pytest.approx(results[0], rel=1e-5)
+        assert accuracies[1] == pytest.approx(accuracies[0], abs=1e-6)
         assert calls["fused_linear_cross_entropy"] == (6 if kind == "accumulated" else 3) and calls["rope"] >= 6
         assert ("attention" in calls) == (kind == "packed")  # the others are padded
 
@@ -150,3 +152,23 @@ def test_programs_of_the_documentation(number, tokenizer, tmp_path, monkeypatch,
     program = re.findall(r"^```python\n(.*?)^```", part, re.M | re.S)[number]
     exec(compile(program, f"program {number} of docs/torch.md", "exec"), {"folder": str(tmp_path / "model")})
     assert calls["fused_linear_cross_entropy"] >= 4
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("family", ["llama", "gemma2"])
+def test_accuracy_and_predicted_tokens(family, training):
+    """With logits, in evaluation, and without, in training: what argmax says, of the tokens that have a label."""
+    model = build(family)
+    inputs = batch()
+    with torch.no_grad():
+        best = model.eval()(input_ids=inputs["input_ids"]).logits.argmax(-1)
+    inputs["labels"][:, 1:] = torch.where(torch.rand(2, 23, generator=torch.Generator().manual_seed(3)) < 0.4,
+                                          best[:, :-1], inputs["labels"][:, 1:])
+    target = torch.nn.functional.pad(inputs["labels"], (0, 1), value=-100)[:, 1:]
+    tigon_torch.apply(model, linear=False)
+    out = model.train(training)(**inputs, return_token_accuracy=True, return_predicted_tokens=True)
+    assert (out.logits is None) == training
+    assert torch.equal(out.predicted_tokens, torch.where(target == -100, -1, best))
+    share = (best == target)[target != -100].float().mean()
+    assert 0.2 < share < 0.8 and abs(out.token_accuracy - share) <= 1e-6
+    assert out.loss.requires_grad and model(**inputs).get("token_accuracy") is None

@@ -59,10 +59,14 @@ def _sft_loss(trainer):
         labels = inputs["labels"]
         items = (labels[:, 1:] != -100).sum() if num_items_in_batch is None else torch.as_tensor(num_items_in_batch)
         outputs = model(**{**inputs, "use_cache": False, "skip_logits": not return_outputs,
-                           "num_items_in_batch": items.clamp(min=1)})
+                           "num_items_in_batch": items.clamp(min=1), "return_token_accuracy": True})
         loss = outputs.loss
         if trainer.args.average_tokens_across_devices and num_items_in_batch is not None:
             loss = loss * (trainer.accelerator.num_processes // trainer.get_tp_size())
+        counted = (labels[:, 1:] != -100).sum()
+        right = torch.where(counted > 0, outputs.token_accuracy * counted, 0.0)
+        counted, right = (trainer.accelerator.gather_for_metrics(number).sum() for number in (counted, right))
+        trainer._metrics[mode]["mean_token_accuracy"].append((right / counted).item() if counted > 0 else 0.0)
         if mode == "train":
             seen = inputs["attention_mask"].sum() if "attention_mask" in inputs else torch.tensor(labels.numel())
             trainer._total_train_tokens += trainer.accelerator.gather_for_metrics(seen).sum().item()
@@ -80,7 +84,7 @@ def use_in(trainer, **switches) -> Report:
     """Patches the model of a trainer (apply(), whose switches it takes), and has its loss made by tigon.
 
     transformers.Trainer takes the loss of its model, which is then the fused one. trl.SFTTrainer computes its own of
-    log-probabilities; here it takes the model's, in the same mean over tokens, and does not log entropy and accuracy.
+    log-probabilities; here it takes the model's, in the same mean over tokens, and does not log entropies.
     Of TRL's other trainers the loss is made by losses.use_in_trl, and the reference is patched, too.
     Raises ValueError where the trainer computes another loss than that: it keeps its own, over the patched layers or,
     where options say so before anything is patched, over the model as it was.
@@ -90,7 +94,7 @@ def use_in(trainer, **switches) -> Report:
     if not isinstance(trainer, Trainer):
         raise TypeError(f"tigon_torch.use_in: expected a Trainer of transformers or of TRL, not a {type(trainer).__name__}")
     model, sft = _unwrap(trainer.model), _is_of(trainer, "SFTTrainer")
-    preferences = any(_is_of(trainer, name) for name in losses._TRL)
+    preferences = any(_is_of(trainer, name) for name in losses.trl._TRL)
     if sft:
         _only_the_loss(trainer)
     elif type(trainer).compute_loss is not Trainer.compute_loss and not preferences:

@@ -36,6 +36,7 @@ SWITCHES = {
     "layer_norm": True,
     "swiglu": True,
     "geglu": True,
+    "relu_squared": True,
     "attention": True,
     "cross_entropy": True,
     "fused_linear_cross_entropy": True,
@@ -142,22 +143,23 @@ class _Applying:
             self.report.leave(f"rope: {name} of {type(attention).__name__} rotates other pairs or columns than tigon's rope")
 
     def gate(self, mlp) -> None:
-        if not (self.on["swiglu"] or self.on["geglu"]) or not _equal.is_of_transformers(mlp):
+        if not any(self.on[name] for name in ("swiglu", "geglu", "relu_squared")) or not _equal.is_of_transformers(mlp):
             return
-        found = _equal.gated_mlp(mlp)
+        found = _equal.mlp(mlp)
         if found is not None:
-            if self.on[found.gate.operator]:
-                self.forward(found.gate.operator, mlp, _modules.mlp_forward, found, self.recompute)
+            if self.on[found.operator]:
+                self.forward(found.operator, mlp, _modules.mlp_forward, found, self.recompute)
         elif _equal.is_a_gated_mlp(mlp):
             self.report.leave(f"the MLP: {type(mlp).__name__}{_activation(mlp)} has another gate than tigon's")
         elif type(mlp).__name__.lower().endswith("mlp") and any(type(m) is nn.Linear for m in mlp.children()):
-            self.report.leave(f"the MLP: {type(mlp).__name__}{_activation(mlp)} has no gate")
+            self.report.leave(f"the MLP: {type(mlp).__name__}{_activation(mlp)} has no gate and no squared ReLU")
 
     def experts(self, experts) -> None:
         if not self.on["moe"] or not _equal.is_experts(experts):
             return
-        if _equal.swiglu_experts(experts):
-            self.forward("moe", experts, _modules.experts_forward)
+        found = _equal.swiglu_experts(experts)
+        if found is not None:
+            self.forward("moe", experts, _modules.experts_forward, found)
         else:
             self.report.leave(f"moe: {type(experts).__name__} is not SwiGLU experts with weights [experts, out, in]")
 
@@ -244,8 +246,8 @@ def _activation(mlp) -> str:
 def apply(model, *, skip_logits: bool | None = None, recompute: bool = True, **switches) -> Report:
     """Puts tigon's operators into this model; its family is read from model.config.model_type.
 
-    Switches: rope, rms_norm, fused_add_rms_norm, layer_norm, swiglu, geglu, attention, cross_entropy,
-    fused_linear_cross_entropy, moe (all on), and linear: True, False, or "auto", which measures each shape and takes tigon's where it is faster.
+    Switches: rope, rms_norm, fused_add_rms_norm, layer_norm, swiglu, geglu, relu_squared, attention,
+    cross_entropy, fused_linear_cross_entropy, moe (all on), and linear: True, False, or "auto", which measures each shape and takes tigon's where it is faster.
     skip_logits: whether a call with labels leaves the logits out; None: in training.
     recompute: outputs of norms and gates are not kept for backward but made again: less memory for a little time.
     Returns what was replaced and what was left, which is also logged. A second call replaces the first.

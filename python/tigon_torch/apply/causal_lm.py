@@ -9,12 +9,22 @@ from __future__ import annotations
 
 import functools
 import inspect
+import typing
 
 import torch
 from torch import nn
 
 from .. import ops
 from .patch import say_once
+
+
+class Metrics(typing.NamedTuple):
+    """What a call of a model wants beside its loss, as arguments of ops.fused_linear_cross_entropy."""
+    return_token_accuracy: bool = False
+    return_predicted_tokens: bool = False
+
+
+NONE = Metrics()
 
 
 def _shifted(labels, kwargs, ignore_index):
@@ -36,9 +46,9 @@ def causal_lm_loss(logits, labels, vocab_size, num_items_in_batch=None, ignore_i
     return loss if num_items_in_batch is None else _divided(loss, num_items_in_batch)
 
 
-def fused_loss(head, hidden, labels, softcap=None, num_items_in_batch=None, ignore_index=-100, **kwargs):
-    """The loss of hidden states [batch, seq, hidden] and labels by fused_linear_cross_entropy."""
-    target = _shifted(labels, kwargs, ignore_index).reshape(-1)
+def fused_loss(head, hidden, labels, softcap=None, num_items_in_batch=None, ignore_index=-100, metrics=NONE, **kwargs):
+    """The loss of hidden states [batch, seq, hidden] and labels by fused_linear_cross_entropy, and the metrics."""
+    target = _shifted(labels, kwargs, ignore_index)
     hidden = hidden.reshape(-1, hidden.shape[-1])
     weight, bias = head.weight, head.bias
     if torch.is_autocast_enabled("cpu"):
@@ -46,9 +56,21 @@ def fused_loss(head, hidden, labels, softcap=None, num_items_in_batch=None, igno
         hidden, weight, bias = hidden.to(to), weight.to(to), None if bias is None else bias.to(to)
     reduction = "mean" if num_items_in_batch is None else "sum"
     with torch.autocast("cpu", enabled=False):
-        loss = ops.fused_linear_cross_entropy(hidden, weight, target, bias=bias, ignore_index=ignore_index,
-                                              softcap=softcap, reduction=reduction)
-    return loss if num_items_in_batch is None else _divided(loss, num_items_in_batch)
+        made = ops.fused_linear_cross_entropy(hidden, weight, target.reshape(-1), bias=bias, ignore_index=ignore_index,
+                                              softcap=softcap, reduction=reduction, **metrics._asdict())
+    loss, accuracy, tokens = (made.loss, made.token_accuracy, made.predicted_tokens) if any(metrics) else (made, None, None)
+    loss = loss if num_items_in_batch is None else _divided(loss, num_items_in_batch)
+    return loss, accuracy, tokens if tokens is None else tokens.view(target.shape)
+
+
+def metrics_of(logits, labels, kwargs, metrics):
+    """The same metrics of logits."""
+    ignored = kwargs.get("ignore_index", -100)
+    target = _shifted(labels, kwargs, ignored).to(logits.device)
+    counted = target != ignored
+    tokens = torch.where(counted, logits.detach().argmax(-1), -1)
+    accuracy = (tokens == target).sum() / counted.sum()
+    return (accuracy if metrics.return_token_accuracy else None), (tokens if metrics.return_predicted_tokens else None)
 
 
 def cap_of(config, family) -> tuple[float | None, float]:
@@ -85,11 +107,11 @@ def with_head(model, path: str, head, **instead):
 class _Run:
     """One call of a model: its head and its loss function."""
 
-    def __init__(self, model, labels, kwargs, family):
+    def __init__(self, model, labels, kwargs, family, metrics):
         self.model, self.real_head = model, model.get_output_embeddings()
         self.softcap, self.multiplier = cap_of(model.config, family)
         self.target = labels if kwargs.get("shift_labels") is None else kwargs["shift_labels"]
-        self.hidden = None
+        self.hidden, self.metrics, self.measured = None, metrics, (None, None)
 
     def _why_not(self, hidden) -> str | None:
         weight = self.real_head.weight
@@ -111,7 +133,8 @@ class _Run:
         if self.hidden is None:
             return self.model.loss_function(logits, labels, vocab_size, **kwargs)
         hidden = logits.to(self.hidden.dtype) if self.softcap is None else self.hidden * self.multiplier
-        return fused_loss(self.real_head, hidden, labels, self.softcap, **kwargs)
+        loss, *self.measured = fused_loss(self.real_head, hidden, labels, self.softcap, metrics=self.metrics, **kwargs)
+        return loss
 
 
 def has_causal_loss(model) -> bool:
@@ -137,28 +160,34 @@ def loss_forward(cls: type, path: str, skip: bool | None, family):
     names = [p.name for p in signature.parameters.values() if p.kind is p.POSITIONAL_OR_KEYWORD][1:]
 
     @functools.wraps(cls.forward)
-    def forward(self, *args, skip_logits=None, **kwargs):
+    def forward(self, *args, skip_logits=None, return_token_accuracy=False, return_predicted_tokens=False, **kwargs):
         kwargs.update(zip(names, args))
         args = args[len(names):]
         skips = skip if skip_logits is None else skip_logits
         if skips is None:
             skips = self.training
-        labels = kwargs.get("labels")
+        labels, metrics = kwargs.get("labels"), Metrics(return_token_accuracy, return_predicted_tokens)
         why = _why_not(self) if skips and labels is not None else None
         if why is not None:
             say_once(f"tigon_torch: {why}")
-        if not skips or labels is None or why is not None:
+        skips = skips and labels is not None and why is None
+        if not skips and (labels is None or not any(metrics)):
             return cls.forward(self, *args, **kwargs)
         wanted = kwargs.pop("return_dict", None)
-        run = _Run(self, labels, kwargs, family)
-        seen = with_head(self, path, run.head, loss_function=run.loss)
+        run = _Run(self, labels, kwargs, family, metrics)
+        seen = with_head(self, path, run.head, loss_function=run.loss) if skips else self
         out = cls.forward(seen, *args, return_dict=True, **kwargs)
+        measured = run.measured
         if run.hidden is not None:
             out = type(out)(**{**out, "logits": None})
+        elif any(metrics):
+            measured = metrics_of(out.logits, labels, kwargs, metrics)
+        out.token_accuracy, out.predicted_tokens = measured
         return out if (self.config.return_dict if wanted is None else wanted) else out.to_tuple()
 
-    option = inspect.Parameter("skip_logits", inspect.Parameter.KEYWORD_ONLY, default=None)
+    options = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default) for name, default in
+               (("skip_logits", None), ("return_token_accuracy", False), ("return_predicted_tokens", False))]
     parameters = list(signature.parameters.values())
     place = next((i for i, p in enumerate(parameters) if p.kind is p.VAR_KEYWORD), len(parameters))
-    forward.__signature__ = signature.replace(parameters=[*parameters[:place], option, *parameters[place:]])
+    forward.__signature__ = signature.replace(parameters=[*parameters[:place], *options, *parameters[place:]])
     return forward

@@ -173,7 +173,7 @@ def layer_norm(module) -> float | None:
     return _once("layer_norm", module, (), measure)
 
 
-# ---- gated MLPs and experts
+# ---- MLPs and experts
 
 @dataclasses.dataclass(frozen=True)
 class Gate:
@@ -183,72 +183,87 @@ class Gate:
     multiplier: float = 1.0
     limit: float | None = None
 
-    @property
-    def operator(self) -> str:
-        return "swiglu" if self.activation == "silu" else "geglu"
-
     def __call__(self, gate, up):
-        if self.multiplier != 1.0:
-            gate = gate * self.multiplier
-        if self.limit is not None:
-            gate, up = gate.clamp(max=self.limit), up.clamp(min=-self.limit, max=self.limit)
-        return ops.swiglu(gate, up) if self.activation == "silu" else ops.geglu(gate, up, self.activation)
+        if self.activation == "silu":
+            return ops.swiglu(gate, up, gate_multiplier=self.multiplier, limit=self.limit)
+        return ops.geglu(gate, up, self.activation)
 
 
 def _gates(module):
     """Those that the fields of a module may stand for, the plain ones first."""
     numbers = dict.fromkeys([1.0, getattr(module, "gate_multiplier", 1.0)])
     limits = dict.fromkeys([None, getattr(module, "limit", None)])
-    return [Gate(activation, multiplier, limit) for multiplier in numbers for limit in limits
-            for activation in ("silu", "tanh", "none")]
+    return [*(Gate("silu", multiplier, limit) for multiplier in numbers for limit in limits), Gate("tanh"), Gate("none")]
 
 
 @dataclasses.dataclass(frozen=True)
 class Mlp:
-    gate: Gate
-    packed: bool  # gate and up from one product
-    scale: float = 1.0  # of its result
+    """down(gate(gate_proj(x), up_proj(x))), or without a gate down(relu(up_proj(x))^2), times the scale."""
+
+    gate: Gate | None
+    packed: bool = False  # gate and up from one product
+    scale: float = 1.0
+
+    @property
+    def operator(self) -> str:
+        return "relu_squared" if self.gate is None else "swiglu" if self.gate.activation == "silu" else "geglu"
+
+    def activate(self, *halves):
+        return ops.relu_squared(*halves) if self.gate is None else self.gate(*halves)
+
+
+def _products_before(module) -> tuple[str, ...]:
+    """The linear layers before the activation of an MLP, or nothing if it is none."""
+    names = set(module._modules)
+    if not is_of_transformers(module) or _parameters(module) or "down_proj" not in names:
+        return ()
+    forms = ("gate_proj", "up_proj"), ("gate_up_proj",), ("up_proj",)
+    return next((form for form in forms if set(form) <= names), ())
 
 
 def is_a_gated_mlp(module) -> bool:
-    names = set(module._modules)
-    return (is_of_transformers(module) and not _parameters(module) and "down_proj" in names
-            and ({"gate_proj", "up_proj"} <= names or "gate_up_proj" in names))
+    return len(_products_before(module)) == 2 or _products_before(module) == ("gate_up_proj",)
 
 
-def gated_mlp(module) -> Mlp | None:
-    if not is_a_gated_mlp(module) or drops_out(module) > 0:
+def mlp(module) -> Mlp | None:
+    before = _products_before(module)
+    if not before or drops_out(module) > 0:
         return None
-    packed = "gate_up_proj" in module._modules
-    outside = ("gate_up_proj", "down_proj") if packed else ("gate_proj", "up_proj", "down_proj")
+    packed, scales = before == ("gate_up_proj",), dict.fromkeys([1.0, getattr(module, "down_multiplier", 1.0)])
+    forms = [Mlp(None)] if before == ("up_proj",) else [Mlp(gate, packed, s) for gate in _gates(module) for s in scales]
 
     def measure():
         def theirs(x):
-            gate, up = x.chunk(2, dim=-1)
-            parts = ({"gate_up_proj": lambda x: x} if packed else {"gate_proj": lambda _: gate, "up_proj": lambda _: up})
-            return type(module).forward(_shell(module, down_proj=lambda x: x, **parts), x)
+            parts = [x] if len(before) == 1 else x.chunk(2, dim=-1)
+            stand_ins = {name: (lambda _, part=part: part) for name, part in zip(before, parts)}
+            return type(module).forward(_shell(module, down_proj=lambda y: y, **stand_ins), x)
 
-        for gate in _gates(module):
-            for scale in dict.fromkeys([1.0, getattr(module, "down_multiplier", 1.0)]):
-                def ours(x, gate=gate, scale=scale):
-                    y = gate(*x.chunk(2, dim=-1))
-                    return y if scale == 1.0 else y * scale
+        for form in forms:
+            def ours(x, form=form):
+                y = form.activate(*([x] if form.gate is None else x.chunk(2, dim=-1)))
+                return y if form.scale == 1.0 else y * form.scale
 
-                if same(theirs, ours, _numbers(64, COLUMNS)):
-                    return Mlp(gate, packed, scale)
+            if same(theirs, ours, _numbers(64, COLUMNS)):
+                return form
         return None
 
-    return _once("gated_mlp", module, outside, measure)
+    return _once("mlp", module, (*before, "down_proj"), measure)
 
 
 def is_experts(module) -> bool:
     return is_of_transformers(module) and {"gate_up_proj", "down_proj"} <= _parameters(module)
 
 
-def swiglu_experts(module) -> bool:
-    """Whether they are tigon's moe: SwiGLU experts, gate_up_proj [experts, 2 n, hidden], down_proj [experts, hidden, n]."""
+@dataclasses.dataclass(frozen=True)
+class Experts:
+    """SwiGLU experts, gate_up_proj [experts, 2 n, hidden], down_proj [experts, hidden, n], with the limit of ops.swiglu."""
+
+    limit: float | None = None
+
+
+def swiglu_experts(module) -> Experts | None:
     if not is_experts(module) or len(_parameters(module)) != 2 or not _own_forward_takes(module, "x", "index", "weight"):
-        return False
+        return None
 
     def measure():
         gate_up, down = (torch.randn(*shape, device="cpu", dtype=torch.float32) for shape in ((3, 12, 8), (3, 8, 6)))
@@ -258,11 +273,14 @@ def swiglu_experts(module) -> bool:
         def theirs(x, w, gate_up, down):
             return own(_shell(module, gate_up_proj=gate_up, down_proj=down, num_experts=3), x, index, w)
 
-        def ours(x, w, gate_up, down):
-            return ops.moe(x, gate_up, down, index, w)
-
         x, w = (torch.randn(5, n, device="cpu", dtype=torch.float32) * 10 for n in (8, 2))  # beyond any limit
-        return same(theirs, ours, x, w, gate_up, down, dtypes=DTYPES[:1])
+        for form in map(Experts, dict.fromkeys([None, getattr(module, "limit", None)])):
+            def ours(x, w, gate_up, down, form=form):
+                return ops.moe(x, gate_up, down, index, w, limit=form.limit)
+
+            if same(theirs, ours, x, w, gate_up, down, dtypes=DTYPES[:1]):
+                return form
+        return None
 
     return _once("experts", module, (), measure)
 

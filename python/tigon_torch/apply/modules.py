@@ -1,4 +1,4 @@
-"""Forwards of single modules: norms, gated MLPs, experts, decoder layers, linear layers.
+"""Forwards of single modules: norms, MLPs, experts, decoder layers, linear layers.
 
 Each name ending in _forward makes a function of the module that it becomes a method of (patch.Forward). That hands the
 call to the class's own forward wherever its operator would not give what that gives.
@@ -107,21 +107,26 @@ def mlp_forward(mlp, recompute: bool):
     """Of an equal.Mlp."""
 
     def forward(self, x):
-        halves = self.gate_up_proj(x).chunk(2, dim=-1) if mlp.packed else (self.gate_proj(x), self.up_proj(x))
-        y = mlp.gate(*halves)
-        with instead_of(recompute, y, mlp.gate, *halves):
+        if mlp.packed:
+            halves = self.gate_up_proj(x).chunk(2, dim=-1)
+        else:
+            halves = (self.up_proj(x),) if mlp.gate is None else (self.gate_proj(x), self.up_proj(x))
+        y = mlp.activate(*halves)
+        with instead_of(recompute, y, mlp.activate, *halves):
             y = self.down_proj(y)
         return y if mlp.scale == 1.0 else y * mlp.scale
 
     return forward
 
 
-def experts_forward():
+def experts_forward(experts):
+    """Of equal.Experts."""
+
     def forward(self, hidden_states, top_k_index, top_k_weights):
         mixed = hidden_states.dtype != self.gate_up_proj.dtype or torch.is_autocast_enabled("cpu")
         if mixed or not _on_cpu(hidden_states):
             return type(self).forward(self, hidden_states, top_k_index, top_k_weights)
-        return ops.moe(hidden_states, self.gate_up_proj, self.down_proj, top_k_index, top_k_weights)
+        return ops.moe(hidden_states, self.gate_up_proj, self.down_proj, top_k_index, top_k_weights, limit=experts.limit)
 
     return forward
 

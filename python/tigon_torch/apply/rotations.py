@@ -2,7 +2,9 @@
 which it stands in their place. The rest of the attention stays transformers' own, whatever a family does in it."""
 from __future__ import annotations
 
+import dataclasses
 import functools
+import typing
 
 import torch
 
@@ -11,66 +13,117 @@ from .equal import same
 from .rebound import innermost, with_names
 
 
-def _heads_first(ours):
-    """The rotation of [batch, heads, seq, d], whose tables get the axis of the heads: 1, or 2 where q is [batch, seq,
-    heads, d]. Tables without a batch get an axis 0."""
-
-    def rotate(*tensors, axis=None):
-        *heads, cos, sin = tensors
-        if axis != 2:
-            return ours(*heads, cos, sin)
-        made = ours(*(t.transpose(1, 2) for t in heads), cos, sin)
-        return tuple(t.transpose(1, 2) for t in made) if isinstance(made, tuple) else made.transpose(1, 2)
-
-    return rotate
+def _rope(*tensors, **how):
+    """ops.rope of one or two tensors."""
+    *heads, cos, sin = tensors
+    if len(heads) == 2:
+        return ops.rope(*heads, cos, sin, **how)
+    return ops.rope(heads[0], heads[0][:, :0], cos, sin, **how)[0]
 
 
-_pair = _heads_first(lambda q, k, cos, sin: ops.rope(q, k, cos, sin))
-_halves = _heads_first(lambda q, k, cos, sin: ops.rope(q, k, torch.cat([cos, cos], -1), torch.cat([sin, sin], -1)))
-_single = _heads_first(lambda x, cos, sin: ops.rope(x, x[:, :0], cos, sin)[0])
+def _once(table):
+    """How many columns tables rotate that have the angle of each pair once."""
+    return 2 * table.shape[-1]
 
 
-def _of_patches(q, k, cos, sin, axis=None):
-    """Of queries and keys [patches, heads, d] or [1, patches, heads, d] of images, by tables [patches, d]."""
-    turned = [(t[None] if t.dim() == 3 else t).transpose(1, 2) for t in (q, k)]
-    made = [t.transpose(1, 2) for t in ops.rope(*turned, cos, sin)]
-    return tuple(t[0] if q.dim() == 3 else t for t in made)
+def _turned(tensors, axes):
+    return tuple(t.transpose(*axes) for t in tensors) if isinstance(tensors, tuple) else tensors.transpose(*axes)
 
 
-# What stands in the place of a rotation of transformers, with the argument `unsqueeze_dim` of that as `axis`.
-# "halves" has tables of the angles of pairs, each once.
-ROTATIONS = {"pair": _pair, "halves": _halves, "single": _single, "patches": _of_patches}
+@dataclasses.dataclass(frozen=True)
+class Rotation:
+    """A form that rotations of transformers have: `heads` tensors (query and key, or one of them) and tables."""
+
+    ours: typing.Callable  # of tensors [batch, heads, seq, d] and the tables
+    tables: typing.Callable  # of the angles of pairs, as transformers makes them
+    heads: int = 2
+    where: int = 1  # the axis of heads in the tensors, before an argument unsqueeze_dim says otherwise
+    patches: bool = False  # tensors [patches, heads, d] of images, or one image of them, and tables [patches, d]
+
+    def __call__(self, *tensors, axis=None):
+        heads, tables = tensors[: self.heads], tensors[self.heads :]
+        if self.patches:
+            made = self.ours(*((t[None] if t.dim() == 3 else t).transpose(1, 2) for t in heads), *tables)
+            return tuple(t.transpose(1, 2)[0] if heads[0].dim() == 3 else t.transpose(1, 2) for t in made)
+        if (self.where if axis is None else axis) != 2:
+            return self.ours(*heads, *tables)
+        return _turned(self.ours(*_turned(heads, (1, 2)), *tables), (1, 2))
+
+    def fits(self, tensors) -> bool:
+        """Whether tigon rotates these: all of one type, on the CPU."""
+        q, table = tensors[0], tensors[-1]
+        if any(t.device.type != "cpu" for t in tensors) or any(t.dtype != q.dtype for t in tensors[: self.heads]):
+            return False
+        dims = ((3, 4), (2,)) if self.patches else ((4,), (2, 3))
+        return table.dtype in (q.dtype, _COMPLEX.get(q.dtype)) and q.dim() in dims[0] and table.dim() in dims[1]
 
 
-def _trials(kind: str):
-    """Calls of a rotation: tensors, its axis, and whether it may refuse them."""
-    def heads(*shape):
-        return torch.randn(*shape, device="cpu", dtype=torch.float32)
+_COMPLEX = {torch.float32: torch.complex64, torch.float64: torch.complex128}
+_NEIGHBOURS = dict(pairs="neighbours")
+
+
+def _twice(angles):
+    return tuple(torch.cat([f(angles)] * 2, -1) for f in (torch.cos, torch.sin))
+
+
+def _each(angles):
+    return tuple(f(angles) for f in (torch.cos, torch.sin))
+
+
+def _polar(angles):
+    return (torch.polar(torch.ones_like(angles), angles),)
+
+
+def _of_complex(q, k, table):
+    return _rope(q, k, table.real, table.imag, rotary_dim=_once(table), **_NEIGHBOURS)
+
+
+ROTATIONS = {
+    "halves": Rotation(_rope, _twice),
+    "halves, angles once": Rotation(lambda q, k, c, s: _rope(q, k, c, s, rotary_dim=_once(c)), _each),
+    "neighbours": Rotation(lambda q, k, c, s: _rope(q, k, c, s, **_NEIGHBOURS), _twice),
+    "neighbours, angles beside each other": Rotation(
+        lambda q, k, c, s: _rope(q, k, c[..., ::2], s[..., ::2], rotary_dim=c.shape[-1], **_NEIGHBOURS),
+        lambda angles: tuple(table.repeat_interleave(2, -1) for table in _each(angles))),
+    "complex": Rotation(_of_complex, _polar),
+    "complex, heads last": Rotation(_of_complex, _polar, where=2),
+    "halves of one": Rotation(_rope, _twice, heads=1),
+    "neighbours of one, last columns": Rotation(
+        lambda x, c, s: _rope(x, c, s, rotary_dim=_once(c), columns="last", **_NEIGHBOURS), _each, heads=1),
+    "patches": Rotation(_rope, _twice, patches=True),
+}
+
+
+def _trials(form: Rotation):
+    """Calls of a rotation: tensors, its argument unsqueeze_dim, and whether it may refuse them."""
+    def heads(*shapes):
+        return [torch.randn(*shape, device="cpu", dtype=torch.float32) for shape in shapes[: form.heads]]
 
     def tables(*shape):
-        angles = heads(*shape[:-1], shape[-1] // 2)
-        return [f(angles) if kind == "halves" else torch.cat([f(angles)] * 2, -1) for f in (torch.cos, torch.sin)]
+        return form.tables(torch.randn(*shape[:-1], shape[-1] // 2, device="cpu", dtype=torch.float32))
 
-    if kind == "patches":
-        return [([heads(*batch, 5, 4, 16), heads(*batch, 5, 4, 16), *tables(5, 16)], None, False) for batch in ((), (1,))]
-    q = [heads(2, 4, 5, 16)] if kind == "single" else [heads(2, 4, 5, 16), heads(2, 2, 5, 16)]
+    if form.patches:
+        return [([*heads((*batch, 5, 4, 16), (*batch, 5, 4, 16)), *tables(5, 16)], None, False) for batch in ((), (1,))]
+    q = heads((2, 4, 5, 16), (2, 2, 5, 16))
     turned = [t.transpose(1, 2) for t in q]
-    return [([*q, *tables(2, 5, 16)], None, False), ([*q, *tables(2, 5, 8)], None, True),  # 8: a part of the columns
+    usual = q if form.where == 1 else turned
+    return [([*usual, *tables(2, 5, 16)], None, False), ([*usual, *tables(2, 5, 8)], None, True),  # of the first 8 columns
             ([*q, *tables(5, 16)], 0, True), ([*turned, *tables(2, 5, 16)], 2, True)]
 
 
-def _refuses(function, tensors, axis) -> bool:
+def _refuses(function, tensors, how) -> bool:
     try:
-        function(*tensors, **axis)
+        function(*tensors, **how)
         return False
     except Exception:
         return True
 
 
-def _is_rotation(function, kind: str) -> bool:
-    for tensors, axis, optional in _trials(kind):
+def _is_rotation(function, form: Rotation) -> bool:
+    dtypes = (torch.float32, torch.bfloat16) if form.tables is not _polar else (torch.float32,)
+    for tensors, axis, optional in _trials(form):
         how = {} if axis is None else {"unsqueeze_dim": axis}
-        equal = same(functools.partial(function, **how), functools.partial(ROTATIONS[kind], axis=axis), *tensors)
+        equal = same(functools.partial(function, **how), functools.partial(form, axis=axis), *tensors, dtypes=dtypes)
         if not equal and not (optional and _refuses(function, tensors, how)):
             return False
     return True
@@ -81,22 +134,20 @@ def rotation(function) -> str | None:
     """Which of ROTATIONS a rotation of transformers is."""
     with torch.no_grad(), torch.random.fork_rng(devices=[]), torch.compiler.set_stance("force_eager"):
         torch.manual_seed(0)
-        return next((kind for kind in ROTATIONS if _is_rotation(function, kind)), None)
+        return next((kind for kind, form in ROTATIONS.items() if _is_rotation(function, form)), None)
 
 
 def _rotated(kind: str, theirs):
-    """A rotation by tigon where q, k and the tables are of one type, on the CPU, as `kind` of ROTATIONS has them."""
-    ours, tensors = ROTATIONS[kind], 3 if kind == "single" else 4
-    dims, table_dims = ((3, 4), (2,)) if kind == "patches" else ((4,), (2, 3))
+    """The rotation by tigon where it can be, and by transformers' function."""
+    form = ROTATIONS[kind]
+    count = form.heads + (1 if form.tables is _polar else 2)
 
     def rotate(*args, **kwargs):
-        axis = kwargs.get("unsqueeze_dim", args[tensors] if len(args) > tensors else None)
-        given = args[:tensors]
-        fits = len(given) == tensors and len(args) + len(kwargs) == tensors + (axis is not None)
-        fits = fits and given[0].dim() in dims and given[-1].dim() in table_dims
-        if not fits or any(t.dtype != given[0].dtype or t.device.type != "cpu" for t in given):
+        axis = kwargs.get("unsqueeze_dim", args[count] if len(args) > count else None)
+        given = args[:count]
+        if len(given) != count or len(args) + len(kwargs) != count + (axis is not None) or not form.fits(given):
             return theirs(*args, **kwargs)
-        return ours(*given, axis=axis)
+        return form(*given, axis=axis)
 
     return rotate
 
