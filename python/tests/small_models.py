@@ -1,4 +1,4 @@
-"""A small random model of every type that tigon_torch.apply knows, and a batch for it, with an image where it takes one."""
+"""A small random model of every type that tigon_torch.apply knows, and a batch, with images where it takes them."""
 from __future__ import annotations
 
 import torch
@@ -23,8 +23,10 @@ LINEAR = dict(layer_types=["linear_attention", "full_attention"], linear_num_key
 MAMBA = dict(mamba_d_ssm=64, mamba_n_heads=4, mamba_d_head=16, mamba_n_groups=1, mamba_d_state=8, mamba_chunk_size=8)
 ROUTED = dict(n_routed_experts=4, n_shared_experts=1, n_group=1, topk_group=1, num_experts_per_tok=2,
               moe_intermediate_size=48)
-LATENT = dict({**SIZE, "num_key_value_heads": 4}, q_lora_rank=32, kv_lora_rank=32, qk_nope_head_dim=16, qk_rope_head_dim=8, v_head_dim=16)
-VISION = dict(hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=2, image_size=16, patch_size=4)
+LATENT = dict({**SIZE, "num_key_value_heads": 4}, q_lora_rank=32, kv_lora_rank=32, qk_nope_head_dim=16,
+              qk_rope_head_dim=8, v_head_dim=16)
+VISION = dict(hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=2, image_size=16,
+              patch_size=4)
 QWEN_VISION = dict(depth=2, hidden_size=32, num_heads=2, patch_size=4, spatial_merge_size=2, temporal_patch_size=2)
 
 
@@ -91,11 +93,12 @@ IMAGES = {
         position_embedding_size=64)), dict(image_token_id=IMAGE, audio_config=None, video_token_id=VOCAB - 2)),
     "paligemma": ("PaliGemmaConfig", "gemma2", SIGLIP, dict(image_token_index=IMAGE, projection_dim=64)),
     "llama4": ("Llama4Config", "llama4_text", ("llama4_vision_model", dict(
-        _without(["intermediate_size"], **VISION), intermediate_size=128, vision_output_dim=32, projector_input_dim=32, projector_output_dim=32, pixel_shuffle_ratio=0.5)),
+        _without(["intermediate_size"], **VISION), intermediate_size=128, vision_output_dim=32, projector_input_dim=32,
+        projector_output_dim=32, pixel_shuffle_ratio=0.5)),
         dict(image_token_index=IMAGE)),
     "mllama": ("MllamaConfig", "mllama_text_model", ("mllama_vision_model", dict(
-        hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_global_layers=1, attention_heads=2, image_size=16,
-        patch_size=4, vision_output_dim=64, intermediate_layers_indices=[0], max_num_tiles=1,
+        hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_global_layers=1, attention_heads=2,
+        image_size=16, patch_size=4, vision_output_dim=64, intermediate_layers_indices=[0], max_num_tiles=1,
         supported_aspect_ratios=[[1, 1]])), dict(image_token_index=IMAGE)),
     "llava": ("LlavaConfig", "llama", CLIP, dict(image_token_index=IMAGE, vision_feature_layer=-1,
                                                  vision_feature_select_strategy="default")),
@@ -204,20 +207,17 @@ def batch_of(kind: str, seed: int = 1, rows: int = 2, seq: int = 24, dtype=torch
     if kind not in IMAGES or kind == "mllama":
         more = {}
         if kind == "mllama":
-            more = dict(pixel_values=pixels(rows, 1, 1, 3, 16, 16), aspect_ratio_ids=torch.ones(rows, 1, dtype=torch.long),
-                        aspect_ratio_mask=torch.ones(rows, 1, 1, dtype=torch.long),
-                        cross_attention_mask=torch.ones(rows, seq, 1, 1, dtype=torch.long))
+            more = dict(pixel_values=pixels(rows, 1, 1, 3, 16, 16), aspect_ratio_ids=torch.ones(rows, 1).long(),
+                        aspect_ratio_mask=torch.ones(rows, 1, 1).long(),
+                        cross_attention_mask=torch.ones(rows, seq, 1, 1).long())
         return {**inputs, **more}
     count = {"llava": 16, "smolvlm": 4, "llama4": 4, "paligemma": 16}.get(kind, 4)
     where = slice(2, 2 + count)
     inputs["input_ids"][:, where], inputs["labels"][:, where] = IMAGE, -100
     types = (inputs["input_ids"] == IMAGE).long()
-    if kind == "muse_glimmer":
-        grid = torch.tensor([[1, 4, 4]] * rows)
-        return dict(**inputs, pixel_values=pixels(rows * 16, 3 * 2 * 4 * 4), image_grid_thw=grid)
-    if kind.startswith(("qwen", "glm4v")):
-        grid = torch.tensor([[1, 4, 4]] * rows)
-        return dict(**inputs, pixel_values=pixels(rows * 16, 3 * 2 * 4 * 4), image_grid_thw=grid, mm_token_type_ids=types)
+    if kind.startswith(("qwen", "glm4v", "muse")):
+        inputs.update(pixel_values=pixels(rows * 16, 3 * 2 * 4 * 4), image_grid_thw=torch.tensor([[1, 4, 4]] * rows))
+        return inputs if kind == "muse_glimmer" else dict(**inputs, mm_token_type_ids=types)
     if kind == "gemma4":
         at = torch.cartesian_prod(torch.arange(4), torch.arange(4))[None].repeat(rows, 1, 1)
         return dict(**inputs, pixel_values=pixels(rows, 16, 3 * 4 * 4), image_position_ids=at, mm_token_type_ids=types)

@@ -1,7 +1,7 @@
 """Every type of models that apply() knows, small and random, patched and as transformers has it.
 
-The types that test_models.py tests in every way are not repeated here. TIGON_TORCH_MODELS=1 adds twenty steps of training
-in f32 and in bf16 and torch.compile for each type, a quarter of an hour (.ci/models); without it there are three steps.
+The types that test_models.py tests in every way are not repeated here. TIGON_TORCH_MODELS=1 adds twenty steps of
+training in f32 and in bf16 and torch.compile for each type (.ci/models); without it there are three steps.
 """
 import copy
 import importlib.metadata
@@ -29,8 +29,8 @@ TRIED = "5.24."  # the transformers whose models the table of docs/torch.md has
 LONG = "TIGON_TORCH_MODELS" in os.environ
 KINDS = sorted({*TEXTS, *IMAGES})
 # Text models without a head, and a vision tower: their loss is made of hidden states.
-HEADLESS = {kind for kind in KINDS if kind not in IMAGES and kind.endswith("_text") and kind.startswith(("qwen2_", "qwen3_vl", "glm4v", "muse"))}
-HEADLESS |= {"pixtral"}
+TOWERS = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe", "glm4v", "glm4v_moe", "muse_glimmer")
+HEADLESS = {"pixtral", *(f"{kind}_text" for kind in TOWERS)}
 TOKENS = [kind for kind in KINDS if kind != "pixtral"]
 # States and not positions say which tokens came before, so that packed sequences are one sequence to transformers.
 STATES = {kind for kind in KINDS if kind.startswith(("falcon_h1", "qwen3_next", "qwen3_5"))}
@@ -250,3 +250,58 @@ def test_generate(kind):
     options = dict(max_new_tokens=6, do_sample=False, pad_token_id=0, eos_token_id=None)
     expected, actual = (m.generate(**inputs, **options) for m in (model, patched(kind, model)))
     assert labels.shape[1] + 6 == expected.shape[1] and torch.equal(actual, expected)
+
+
+@pytest.mark.parametrize("kind", ["qwen2_vl", "gpt_oss", "deepseek_v4", "qwen3_5", "llava"])
+def test_types_load_files(kind, tmp_path):
+    """apply_to_<type>() patches what from_pretrained builds, before there are weights; the loss is transformers'."""
+    of_type(kind).save_pretrained(tmp_path)
+    load = type(of_type(kind)).from_pretrained
+    plain = load(tmp_path).train()
+    getattr(tigon_torch, f"apply_to_{kind}")(linear=False)
+    try:
+        model = load(tmp_path).train()
+        other = of_type("olmo2")
+    finally:
+        tigon_torch.revert()
+    assert "forward" in vars(model) and not any("forward" in vars(m) for m in [*plain.modules(), *other.modules()])
+    assert not any("forward" in vars(m) for m in load(tmp_path).modules())
+    same(kind, plain, model, **batch_of(kind))
+
+
+def test_a_type_with_images_and_its_text_type():
+    """The type with images has its text type with it; the text type can be told otherwise, whichever is told first."""
+    def text(**switches):
+        tigon_torch.apply_to_qwen2_vl_text(linear=False, **switches)
+
+    def both():
+        tigon_torch.apply_to_qwen2_vl(linear=False)
+
+    def rotations(kind):
+        attentions = [m for m in of_type(kind).modules() if "Attention" in type(m).__name__]
+        return sum("forward" in vars(m) for m in attentions)
+
+    try:
+        both()
+        assert rotations("qwen2_vl_text") == 2 and rotations("qwen2_vl") == 4
+        text(rope=False)
+        assert rotations("qwen2_vl_text") == 0 and rotations("qwen2_vl") == 4
+    finally:
+        tigon_torch.revert()
+    assert rotations("qwen2_vl_text") == rotations("qwen2_vl") == 0
+
+
+def test_revert(calls):
+    """Everything, in the language model, the tower and both configs; a copy stays patched."""
+    model = of_type("qwen2_vl")
+    loss, expected = step(model, batch_of("qwen2_vl"))
+    tigon_torch.apply(model, linear=True)
+    second = copy.deepcopy(model)
+    tigon_torch.revert(model)
+    assert not any("forward" in vars(m) for m in model.modules())
+    assert {m.config._attn_implementation for m in model.modules() if hasattr(m, "config")} == {"sdpa"}
+    calls.clear()
+    again, actual = step(model, batch_of("qwen2_vl"))
+    assert not calls and again == loss and all(torch.equal(actual[name], expected[name]) for name in expected)
+    step(second, batch_of("qwen2_vl"))
+    assert calls["attention"] == 2 and calls["rope"] == 4

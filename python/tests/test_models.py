@@ -453,8 +453,8 @@ def test_pickle_of_lora():
 
 
 def test_logits_that_are_more_than_head_times_hidden_states(calls, monkeypatch):
-    """Then the loss is the model's own, and the report says so. A multiple of them is none: hidden states are multiplied
-    instead."""
+    """Then the loss is the model's own, and the report says so. A multiple of them is not more: hidden states are
+    multiplied instead."""
     llama = transformers.LlamaForCausalLM
     own = llama.forward
 

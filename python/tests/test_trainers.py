@@ -49,7 +49,7 @@ class TestTrainer:
                 return 2 * super().compute_loss(model, inputs, **kwargs)
 
         trainer = Own(model=build("llama"), args=transformers.TrainingArguments(str(tmp_path), **COMMON))
-        with pytest.raises(ValueError, match="use_in: Own with a compute_loss that tigon does not know keeps its own loss"):
+        with pytest.raises(ValueError, match="Own with a compute_loss that tigon does not know keeps its own loss"):
             tigon_torch.use_in(trainer)
         assert not any("forward" in vars(m) for m in trainer.model.modules())
         with pytest.raises(TypeError, match="expected a Trainer of transformers or of TRL, not a int"):
@@ -62,7 +62,8 @@ def sft(model, tokenizer, folder, data=None, **options):
     from test_trl import text
 
     data = data or {"text": [text(i, 6 + i) for i in range(8)]}
-    args = trl.SFTConfig(str(folder), max_length=32, **{"max_steps": 3, "per_device_train_batch_size": 4, **COMMON, **options})
+    usual = dict(max_length=32, max_steps=3, per_device_train_batch_size=4, **COMMON)
+    args = trl.SFTConfig(str(folder), **{**usual, **options})
     return trl.SFTTrainer(model=model, args=args, processing_class=tokenizer,
                           train_dataset=datasets.Dataset.from_dict(data))
 

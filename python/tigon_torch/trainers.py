@@ -92,7 +92,8 @@ def use_in(trainer, **switches) -> Report:
     from transformers import Trainer
 
     if not isinstance(trainer, Trainer):
-        raise TypeError(f"tigon_torch.use_in: expected a Trainer of transformers or of TRL, not a {type(trainer).__name__}")
+        kind = type(trainer).__name__
+        raise TypeError(f"tigon_torch.use_in: expected a Trainer of transformers or of TRL, not a {kind}")
     model, sft = _unwrap(trainer.model), _is_of(trainer, "SFTTrainer")
     preferences = any(_is_of(trainer, name) for name in losses.trl._TRL)
     if sft:

@@ -112,9 +112,8 @@ class _Applying:
         elif offset is not None:
             if self.on["layer_norm"]:
                 self.forward("layer_norm", norm, _modules.layer_norm_forward, offset)
-        elif _equal.is_of_transformers(norm) and not norm._modules and type(norm).__name__.endswith(("Norm", "NormGated")):
-            if self.on["rms_norm"]:
-                self.report.leave(f"rms_norm: {type(norm).__name__} is another norm than tigon's")
+        elif self.on["rms_norm"] and _equal.is_called_a_norm(norm):
+            self.report.leave(f"rms_norm: {type(norm).__name__} is another norm than tigon's")
 
     def layer(self, layer) -> None:
         is_one = type(layer).__name__.endswith("DecoderLayer") or hasattr(layer, "post_attention_layernorm")
@@ -134,16 +133,18 @@ class _Applying:
         self.forward("fused_add_rms_norm", layer, _modules.layer_forward, self.recompute, form, first, second)
 
     def rotation(self, attention) -> None:
-        if not self.on["rope"] or not _equal.is_of_transformers(attention) or "Attention" not in type(attention).__name__:
+        name = type(attention).__name__
+        if not self.on["rope"] or not _equal.is_of_transformers(attention) or "Attention" not in name:
             return
-        kinds = {name: _rotations.rotation(f) for name, f in _rotations.rotations_of(type(attention)).items()}
+        kinds = {n: _rotations.rotation(f) for n, f in _rotations.rotations_of(type(attention)).items()}
         if any(kinds.values()):
             self.forward("rope", attention, _rotations.rotary_attention_forward, type(attention))
-        for name in (name for name, kind in kinds.items() if kind is None):
-            self.report.leave(f"rope: {name} of {type(attention).__name__} rotates other pairs or columns than tigon's rope")
+        for function in (function for function, kind in kinds.items() if kind is None):
+            self.report.leave(f"rope: {function} of {name} rotates other pairs or columns than tigon's rope")
 
     def gate(self, mlp) -> None:
-        if not any(self.on[name] for name in ("swiglu", "geglu", "relu_squared")) or not _equal.is_of_transformers(mlp):
+        wanted = any(self.on[name] for name in ("swiglu", "geglu", "relu_squared"))
+        if not wanted or not _equal.is_of_transformers(mlp):
             return
         found = _equal.mlp(mlp)
         if found is not None:
@@ -224,7 +225,9 @@ class _Applying:
             self.report.count("cross_entropy")
 
     def like(self) -> str:
-        return next((cls.__name__ for cls in type(self.model).__mro__ if cls.__module__ == self.transformers.__name__), "")
+        """The class of transformers that the model's own is derived from."""
+        names = (cls.__name__ for cls in type(self.model).__mro__ if cls.__module__ == self.transformers.__name__)
+        return next(names, "")
 
     def logits_fit(self, path: str) -> bool:
         """Whether the model's loss is that which fused_linear_cross_entropy makes of its hidden states."""
@@ -246,8 +249,9 @@ def _activation(mlp) -> str:
 def apply(model, *, skip_logits: bool | None = None, recompute: bool = True, **switches) -> Report:
     """Puts tigon's operators into this model; its family is read from model.config.model_type.
 
-    Switches: rope, rms_norm, fused_add_rms_norm, layer_norm, swiglu, geglu, relu_squared, attention,
-    cross_entropy, fused_linear_cross_entropy, moe (all on), and linear: True, False, or "auto", which measures each shape and takes tigon's where it is faster.
+    Switches: rope, rms_norm, fused_add_rms_norm, layer_norm, swiglu, geglu, relu_squared, attention, cross_entropy,
+    fused_linear_cross_entropy, moe (all on), and linear: True, False, or "auto", which measures each shape and takes
+    tigon's where it is faster.
     skip_logits: whether a call with labels leaves the logits out; None: in training.
     recompute: outputs of norms and gates are not kept for backward but made again: less memory for a little time.
     Returns what was replaced and what was left, which is also logged. A second call replaces the first.
@@ -286,7 +290,9 @@ def _apply_to_class(model_type: str, model, options, switches) -> Report | None:
     from transformers import PreTrainedModel
 
     for cls in list(vars(FAMILIES[model_type].load()).values()):
-        if not (isinstance(cls, type) and issubclass(cls, PreTrainedModel)) or cls is PreTrainedModel:
+        if not isinstance(cls, type) or not issubclass(cls, PreTrainedModel) or cls is PreTrainedModel:
+            continue
+        if getattr(cls.config_class, "model_type", None) not in types:
             continue
         restore(cls)
         before = cls.__init__

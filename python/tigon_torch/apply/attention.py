@@ -206,8 +206,8 @@ def attention_mask(batch_size, q_length, kv_length, q_offset=0, kv_offset=0, mas
 def plain_positions(masks: str | None, cls: type):
     """The forward of a model without a head, for torch.compile. Without a cache transformers looks for packed
     sequences, and compiled it makes a mask for them in any case. Where the caller gave neither mask nor positions,
-    there are none. `masks`: how the family keeps them (families.py): None, one, "config", one with the config's window if
-    it has one, or "layers", one for each type of layers."""
+    there are none. `masks`: how the family keeps them (families.py): None, one, "config", one with the config's
+    window if it has one, or "layers", one for each type of layers."""
 
     def window_of(config):
         """That of the layers that have one; a config may have a window, or 0, for layers that it does not have."""

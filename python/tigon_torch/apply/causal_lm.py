@@ -2,7 +2,7 @@
 
 It is transformers' own forward, whatever the model gives it and makes of it, over the same model with another head and
 another loss function: a head that hands hidden states on as if they were logits, and a loss of those. A model that
-multiplies its logits multiplies hidden states then, which is the same; one that caps them is known to (families.py), and
+multiplies its logits multiplies hidden states then, which is the same; families.py says which ones cap them, and
 head.py looks at both.
 """
 from __future__ import annotations
@@ -58,7 +58,9 @@ def fused_loss(head, hidden, labels, softcap=None, num_items_in_batch=None, igno
     with torch.autocast("cpu", enabled=False):
         made = ops.fused_linear_cross_entropy(hidden, weight, target.reshape(-1), bias=bias, ignore_index=ignore_index,
                                               softcap=softcap, reduction=reduction, **metrics._asdict())
-    loss, accuracy, tokens = (made.loss, made.token_accuracy, made.predicted_tokens) if any(metrics) else (made, None, None)
+    loss, accuracy, tokens = made, None, None
+    if any(metrics):
+        loss, accuracy, tokens = made.loss, made.token_accuracy, made.predicted_tokens
     loss = loss if num_items_in_batch is None else _divided(loss, num_items_in_batch)
     return loss, accuracy, tokens if tokens is None else tokens.view(target.shape)
 
@@ -92,7 +94,7 @@ class _Seen:
 
 
 def with_head(model, path: str, head, **instead):
-    """The model with this head. `path`: where it is, in the model or in a model inside it ("language_model.lm_head")."""
+    """The model with this head. `path`: where it is, in the model or in one inside it ("language_model.lm_head")."""
     first, _, rest = path.partition(".")
     if not rest:
         return _Seen(model, **{first: head}, **instead)

@@ -1,8 +1,8 @@
 """Which of tigon's operators a module of transformers is equal to: its class's own forward is run on small random
 numbers, with stand-ins for its children, and compared. Nothing is concluded from names but where to look.
 
-Each function returns what the forward of modules.py needs to know of a module, or None where nothing equals it. Modules of
-one class and the same fields are measured once a process. Weights are not touched, and need not be there.
+Each function returns what the forward of modules.py needs to know of a module, or None where nothing equals it. Modules
+of one class and the same fields are measured once a process. Weights are not touched, and need not be there.
 """
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .rebound import innermost
 
 # Of f32, relative to the value and the root mean square: sums of another order, and exp of another library.
 ROUNDING = 4e-6
-# Of bf16: a step between two neighbours. Where only the sums differ, as in a norm, few elements are rounded to another one.
+# Of bf16: a step between two neighbours. Where only the sums differ, as in a norm, few elements take it.
 STEP, FEW = 2.0**-7, 0.02
 DTYPES = torch.float32, torch.bfloat16
 
@@ -84,16 +84,16 @@ def _is_same(actual, expected, of_sums: bool) -> bool:
 
 
 def same(theirs, ours, *inputs, of_sums: bool = False, dtypes=DTYPES) -> bool:
-    """Whether two functions of tensors give the same in all of the types; in bf16 `of_sums` says that nearly all bits are.
-
-    An operator that rounds once where transformers rounds twice is the same up to a step of bf16."""
+    """Whether two functions of tensors give the same in all of the types. An operator that rounds once where
+    transformers rounds twice is the same up to a step of bf16; with `of_sums` nearly all bits have to be."""
     for dtype in dtypes:
         given = [x.to(dtype) if x.is_floating_point() else x for x in inputs]
         try:
             actual, expected = ours(*given), theirs(*given)
         except Exception:
             return False
-        pairs = zip(actual, expected) if isinstance(actual, tuple) and isinstance(expected, tuple) else [(actual, expected)]
+        both = isinstance(actual, tuple) and isinstance(expected, tuple)
+        pairs = zip(actual, expected) if both else [(actual, expected)]
         if not all(torch.is_tensor(e) and _is_same(a, e, of_sums) for a, e in pairs):
             return False
     return True
@@ -108,16 +108,20 @@ def _parameters(module) -> set:
     return {name for name, p in module.named_parameters(recurse=False)}
 
 
-def _own_forward_takes(module, *names) -> bool:
-    """Whether the class's forward has as many parameters that have to be given, or those alone."""
+def _own_forward_takes(module, count: int) -> bool:
+    """Whether the class's forward has so many parameters that have to be given."""
     parameters = list(inspect.signature(type(module).forward).parameters.values())[1:]
     needed = [p for p in parameters if p.default is p.empty and p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)]
-    return len(needed) == len(names)
+    return len(needed) == count
+
+
+def is_called_a_norm(module) -> bool:
+    return is_of_transformers(module) and not module._modules and type(module).__name__.endswith(("Norm", "NormGated"))
 
 
 def is_a_norm(module) -> bool:
     return (is_of_transformers(module) and "Norm" in type(module).__name__ and not module._modules
-            and _own_forward_takes(module, "x") and _parameters(module) <= {"weight", "bias"})
+            and _own_forward_takes(module, 1) and _parameters(module) <= {"weight", "bias"})
 
 
 def rms_norm(module) -> tuple[float, float, str] | None:
@@ -193,7 +197,7 @@ def _gates(module):
     """Those that the fields of a module may stand for, the plain ones first."""
     numbers = dict.fromkeys([1.0, getattr(module, "gate_multiplier", 1.0)])
     limits = dict.fromkeys([None, getattr(module, "limit", None)])
-    return [*(Gate("silu", multiplier, limit) for multiplier in numbers for limit in limits), Gate("tanh"), Gate("none")]
+    return [*(Gate("silu", number, limit) for number in numbers for limit in limits), Gate("tanh"), Gate("none")]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -256,13 +260,13 @@ def is_experts(module) -> bool:
 
 @dataclasses.dataclass(frozen=True)
 class Experts:
-    """SwiGLU experts, gate_up_proj [experts, 2 n, hidden], down_proj [experts, hidden, n], with the limit of ops.swiglu."""
+    """SwiGLU experts, gate_up_proj [experts, 2 n, hidden], down_proj [experts, hidden, n], with ops.swiglu's limit."""
 
     limit: float | None = None
 
 
 def swiglu_experts(module) -> Experts | None:
-    if not is_experts(module) or len(_parameters(module)) != 2 or not _own_forward_takes(module, "x", "index", "weight"):
+    if not is_experts(module) or len(_parameters(module)) != 2 or not _own_forward_takes(module, 3):
         return None
 
     def measure():
@@ -289,7 +293,7 @@ def swiglu_experts(module) -> Experts | None:
 
 @dataclasses.dataclass(frozen=True)
 class Layer:
-    """h = x + m n2(attention(n1(x))), y = h + m n4(mlp(n3(h))). n2 and n4 may be missing, m is 1 where it has no name."""
+    """h = x + m n2(attention(n1(x))), y = h + m n4(mlp(n3(h))). n2 and n4 may be missing, m is 1 without a name."""
 
     norms: tuple[str, str | None, str, str | None]
     attention: str = "self_attn"
@@ -307,7 +311,8 @@ def _layers(norms):
 
 
 LAYERS = [
-    *_layers(("input_layernorm", "post_attention_layernorm", "pre_feedforward_layernorm", "post_feedforward_layernorm")),
+    *_layers(("input_layernorm", "post_attention_layernorm",
+              "pre_feedforward_layernorm", "post_feedforward_layernorm")),
     *_layers(("input_layernorm", "post_self_attn_layernorm", "post_attention_layernorm", "post_mlp_layernorm")),
     *_layers(("input_layernorm", None, "post_attention_layernorm", None)),
 ]
@@ -360,7 +365,8 @@ def layer(module) -> Layer | None:
     if not is_of_transformers(module) or drops_out(module) > 0:
         return None
     children = set(module._modules)
-    forms = [form for form in LAYERS if form.names() <= children and (not form.multiplier or hasattr(module, form.multiplier))]
+    forms = [form for form in LAYERS if form.names() <= children]
+    forms = [form for form in forms if form.multiplier is None or hasattr(module, form.multiplier)]
 
     def measure():
         return next(filter(None, (_layer_is(form, module) for form in forms)), None)

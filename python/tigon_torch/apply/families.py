@@ -1,7 +1,7 @@
 """The types of models of transformers that apply() knows, and what a model of each does not say about itself.
 
-What a model is made of is found out, not listed: which modules are norms, gated MLPs, experts, layers and rotations that
-tigon's operators equal is measured (equal.py), in text models and in the vision towers beside them.
+What a model is made of is not listed but measured (equal.py): which modules are norms, MLPs, experts, layers and
+rotations that tigon's operators equal, in text models and in the vision towers beside them.
 """
 from __future__ import annotations
 
@@ -34,7 +34,8 @@ class Family:
         try:
             return importlib.import_module(f"transformers.models.{self.module}.modeling_{self.module}")
         except ModuleNotFoundError as error:
-            raise ImportError(f"tigon_torch: transformers {version} has no models of {self.module}; upgrade it") from error
+            message = f"tigon_torch: transformers {version} has no models of {self.module}; upgrade it"
+            raise ImportError(message) from error
 
 
 # By config.model_type.

@@ -87,7 +87,8 @@ class _Probe:
     def make(self, hidden):
         shape = (*hidden.shape[:-1], self.head.weight.shape[0])
         self.heads += 1
-        self.made = torch.linspace(-WIDEST, WIDEST, math.prod(shape), dtype=hidden.dtype, device=hidden.device).view(shape)
+        numbers = torch.linspace(-WIDEST, WIDEST, math.prod(shape), dtype=hidden.dtype, device=hidden.device)
+        self.made = numbers.view(shape)
         return self.made
 
     def loss(self, logits, labels, vocab_size=None, **kwargs):

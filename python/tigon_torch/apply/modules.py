@@ -126,7 +126,8 @@ def experts_forward(experts):
         mixed = hidden_states.dtype != self.gate_up_proj.dtype or torch.is_autocast_enabled("cpu")
         if mixed or not _on_cpu(hidden_states):
             return type(self).forward(self, hidden_states, top_k_index, top_k_weights)
-        return ops.moe(hidden_states, self.gate_up_proj, self.down_proj, top_k_index, top_k_weights, limit=experts.limit)
+        return ops.moe(hidden_states, self.gate_up_proj, self.down_proj, top_k_index, top_k_weights,
+                       limit=experts.limit)
 
     return forward
 

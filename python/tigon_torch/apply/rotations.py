@@ -1,5 +1,5 @@
-"""Rotations of queries and keys: which of transformers' functions tigon's rope equals, and the forward of an attention in
-which it stands in their place. The rest of the attention stays transformers' own, whatever a family does in it."""
+"""Rotations of queries and keys: which of transformers' functions tigon's rope equals, and the forward of an attention
+in which it stands in their place. The rest of the attention stays transformers' own, whatever a family does in it."""
 from __future__ import annotations
 
 import dataclasses
@@ -107,7 +107,7 @@ def _trials(form: Rotation):
     q = heads((2, 4, 5, 16), (2, 2, 5, 16))
     turned = [t.transpose(1, 2) for t in q]
     usual = q if form.where == 1 else turned
-    return [([*usual, *tables(2, 5, 16)], None, False), ([*usual, *tables(2, 5, 8)], None, True),  # of the first 8 columns
+    return [([*usual, *tables(2, 5, 16)], None, False), ([*usual, *tables(2, 5, 8)], None, True),  # of 8 columns
             ([*q, *tables(5, 16)], 0, True), ([*turned, *tables(2, 5, 16)], 2, True)]
 
 
@@ -167,6 +167,7 @@ def rotary_attention_forward(cls: type):
 
     @functools.wraps(own)
     def forward(self, *args, **kwargs):
-        return (ours if cls.forward is own else cls.forward)(self, *args, **kwargs)  # unless somebody has replaced it since
+        # Somebody may have replaced the forward of the class since.
+        return (ours if cls.forward is own else cls.forward)(self, *args, **kwargs)
 
     return forward
