@@ -12,6 +12,9 @@ try:
 except ImportError:  # the operators are tested without; test_models.py is skipped
     transformers = None
 
+# What .ci/models adds, for hours without anybody waiting: every type compiled and trained for twenty steps.
+LONG = "TIGON_TORCH_MODELS" in os.environ
+
 VOCAB = 256
 SIZE = dict(vocab_size=VOCAB, hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4,
             num_key_value_heads=2, max_position_embeddings=128, pad_token_id=0, bos_token_id=1, eos_token_id=2)

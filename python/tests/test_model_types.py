@@ -5,7 +5,6 @@ training in f32 and in bf16 and torch.compile for each type (.ci/models); withou
 """
 import copy
 import importlib.metadata
-import os
 import pathlib
 import re
 import statistics
@@ -15,7 +14,7 @@ import torch
 
 transformers = pytest.importorskip("transformers")
 
-from conftest import CONFIGS, error, gradients, rms_error  # noqa: E402
+from conftest import CONFIGS, LONG, error, gradients, rms_error  # noqa: E402
 from small_models import IMAGES, TEXTS, WithoutHead, batch_of, of_type  # noqa: E402
 from test_models import scatter  # noqa: E402
 
@@ -26,7 +25,6 @@ from tigon_torch.compare import exactly  # noqa: E402
 DOCS = pathlib.Path(__file__).resolve().parents[2] / "docs" / "torch.md"
 TRIED = "5.24."  # the transformers whose models the table of docs/torch.md has
 
-LONG = "TIGON_TORCH_MODELS" in os.environ
 KINDS = sorted({*TEXTS, *IMAGES})
 # Text models without a head, and a vision tower: their loss is made of hidden states.
 TOWERS = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe", "glm4v", "glm4v_moe", "muse_glimmer")
@@ -181,7 +179,7 @@ def test_training_in_bf16(kind):
 
 
 # Without images, so that no number of an image stops the graph.
-COMPILED = ["granite", "qwen3_vl_text"]
+COMPILED = ["ministral", "qwen3_vl_text"]
 
 
 @pytest.mark.parametrize("kind", TOKENS if LONG else COMPILED)
