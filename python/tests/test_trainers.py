@@ -77,12 +77,13 @@ def tokenizer():
 
 
 class TestSFT:
-    @pytest.mark.parametrize("kind", ["granite", "packed", "accumulated", "patched before"])
+    @pytest.mark.parametrize("kind", ["granite", "packed", "accumulated", "patched before", "dft"])
     def test_loss(self, kind, tokenizer, tmp_path, calls):
-        """TRL's default loss: padded batches, packed ones, two batches a step, and a model that was patched before."""
+        """TRL's losses: padded batches, packed ones, two batches a step, and a model that was patched before."""
         from small_models import of_type
 
-        options = {"packed": dict(packing=True, padding_free=True), "accumulated": dict(gradient_accumulation_steps=2)}
+        options = {"packed": dict(packing=True, padding_free=True), "accumulated": dict(gradient_accumulation_steps=2),
+                   "dft": dict(loss_type="dft")}
         results, accuracies = [], []
         for line in (False, True):
             model = of_type("granite") if kind == "granite" else build("llama")
@@ -112,14 +113,19 @@ class TestSFT:
             results.append(losses_of(trainer))
         assert results[1] == pytest.approx(results[0], rel=1e-5) and calls["fused_linear_cross_entropy"] == 3
 
-    def test_evaluation(self, tokenizer, tmp_path):
-        results = []
+    @pytest.mark.parametrize("loss_type", ["nll", "dft"])
+    def test_evaluation(self, loss_type, tokenizer, tmp_path):
+        """Without logits, and with those that predict() returns."""
+        results, predictions = [], []
         for line in (False, True):
-            trainer = sft(build("llama"), tokenizer, tmp_path)
+            trainer = sft(build("llama"), tokenizer, tmp_path, loss_type=loss_type)
             if line:
                 tigon_torch.use_in(trainer, linear=False)
             results.append(trainer.evaluate(trainer.train_dataset)["eval_loss"])
+            predictions.append(trainer.predict(trainer.train_dataset))
         assert results[1] == pytest.approx(results[0], rel=1e-5)
+        assert predictions[1].metrics["test_loss"] == pytest.approx(predictions[0].metrics["test_loss"], rel=1e-5)
+        assert abs(predictions[1].predictions - predictions[0].predictions).max() < 1e-4
 
     def test_no_label_at_all(self, tokenizer, tmp_path):
         trainer = sft(build("llama"), tokenizer, tmp_path)
@@ -128,11 +134,9 @@ class TestSFT:
         inputs["labels"].fill_(-100)
         assert trainer.compute_loss(trainer.model, inputs) == 0
 
-    @pytest.mark.parametrize("options, says", [(dict(loss_type="dft"), "loss_type dft"),
-                                               (dict(label_smoothing_factor=0.1), "label_smoothing_factor")])
-    def test_refusals(self, options, says, tokenizer, tmp_path):
-        trainer = sft(build("llama"), tokenizer, tmp_path, **options)
-        with pytest.raises(ValueError, match=f"SFTTrainer with {says} keeps its own loss"):
+    def test_refusals(self, tokenizer, tmp_path):
+        trainer = sft(build("llama"), tokenizer, tmp_path, label_smoothing_factor=0.1)
+        with pytest.raises(ValueError, match="SFTTrainer with label_smoothing_factor keeps its own loss"):
             tigon_torch.use_in(trainer)
 
     def test_a_head_with_a_hook_is_refused(self, tokenizer, tmp_path):

@@ -45,7 +45,7 @@ def _apply_below_trl(model, switches: dict) -> Report:
 def _only_the_loss(trainer) -> None:
     """Refuses what an SFTTrainer computes of more than the model's loss."""
     args = trainer.args
-    _refuse(trainer, (args.loss_type != "nll", f"loss_type {args.loss_type}"),
+    _refuse(trainer, (args.loss_type not in ("nll", "dft"), f"loss_type {args.loss_type}"),
             (trainer.compute_loss_func is not None, "compute_loss_func"),
             (trainer.label_smoother is not None, "label_smoothing_factor"),
             (trainer.aux_loss_enabled, "the auxiliary loss of experts"), (args.use_liger_kernel, "use_liger_kernel"))
@@ -59,7 +59,8 @@ def _sft_loss(trainer):
         labels = inputs["labels"]
         items = (labels[:, 1:] != -100).sum() if num_items_in_batch is None else torch.as_tensor(num_items_in_batch)
         outputs = model(**{**inputs, "use_cache": False, "skip_logits": not return_outputs,
-                           "num_items_in_batch": items.clamp(min=1), "return_token_accuracy": True})
+                           "num_items_in_batch": items.clamp(min=1), "return_token_accuracy": True,
+                           "token_scaling": trainer.args.loss_type == "dft"})
         loss = outputs.loss
         if trainer.args.average_tokens_across_devices and num_items_in_batch is not None:
             loss = loss * (trainer.accelerator.num_processes // trainer.get_tp_size())

@@ -38,15 +38,21 @@ def _divided(loss, items):
     return loss / items.to(loss.device) if torch.is_tensor(items) else loss / items
 
 
-def causal_lm_loss(logits, labels, vocab_size, num_items_in_batch=None, ignore_index=-100, shift_labels=None, **kwargs):
-    """transformers' ForCausalLMLoss by tigon's cross_entropy: 16-bit logits are not copied to f32."""
+def causal_lm_loss(logits, labels, vocab_size, num_items_in_batch=None, ignore_index=-100, shift_labels=None,
+                   token_scaling: bool = False, **kwargs):
+    """transformers' ForCausalLMLoss by tigon's cross_entropy: 16-bit logits are not copied to f32. token_scaling
+    multiplies the loss of every token by its probability, which is taken for a constant."""
     target = _shifted(labels, {"shift_labels": shift_labels}, ignore_index).reshape(-1).to(logits.device)
-    reduction = "mean" if num_items_in_batch is None else "sum"
+    reduction = "none" if token_scaling else "mean" if num_items_in_batch is None else "sum"
     loss = ops.cross_entropy(logits.reshape(-1, vocab_size), target, ignore_index=ignore_index, reduction=reduction)
+    if token_scaling:
+        loss = (loss * torch.exp(-loss.detach())).sum()
+        num_items_in_batch = (target != ignore_index).sum() if num_items_in_batch is None else num_items_in_batch
     return loss if num_items_in_batch is None else _divided(loss, num_items_in_batch)
 
 
-def fused_loss(head, hidden, labels, softcap=None, num_items_in_batch=None, ignore_index=-100, metrics=NONE, **kwargs):
+def fused_loss(head, hidden, labels, softcap=None, num_items_in_batch=None, ignore_index=-100, metrics=NONE,
+               token_scaling: bool = False, **kwargs):
     """The loss of hidden states [batch, seq, hidden] and labels by fused_linear_cross_entropy, and the metrics."""
     target = _shifted(labels, kwargs, ignore_index)
     hidden = hidden.reshape(-1, hidden.shape[-1])
@@ -57,7 +63,8 @@ def fused_loss(head, hidden, labels, softcap=None, num_items_in_batch=None, igno
     reduction = "mean" if num_items_in_batch is None else "sum"
     with torch.autocast("cpu", enabled=False):
         made = ops.fused_linear_cross_entropy(hidden, weight, target.reshape(-1), bias=bias, ignore_index=ignore_index,
-                                              softcap=softcap, reduction=reduction, **metrics._asdict())
+                                              softcap=softcap, reduction=reduction, token_scaling=token_scaling,
+                                              **metrics._asdict())
     loss, accuracy, tokens = made, None, None
     if any(metrics):
         loss, accuracy, tokens = made.loss, made.token_accuracy, made.predicted_tokens
