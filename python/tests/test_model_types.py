@@ -107,6 +107,13 @@ def test_every_type_has_a_model_here():
     assert all(callable(getattr(tigon_torch, f"apply_to_{kind}")) for kind in families.FAMILIES)
 
 
+def test_a_type_that_this_transformers_lacks(monkeypatch):
+    monkeypatch.setitem(families.FAMILIES, "olmo2", families.Family("olmo_of_tomorrow"))
+    for call in (lambda: tigon_torch.apply(of_type("olmo2")), tigon_torch.apply_to_olmo2):
+        with pytest.raises(ImportError, match="transformers .* has no models of olmo_of_tomorrow; upgrade it"):
+            call()
+
+
 # Tokens of an image see each other there, so that the mask is no causal one.
 OWN_MASK = {"gemma3", "paligemma"}
 
