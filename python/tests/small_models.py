@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import torch
 import transformers
-from conftest import EXPERTS, GEMMA, SIZE, VOCAB
+from conftest import CONFIGS, EXPERTS, SIZE, VOCAB, batch, randomised
 
 # transformers 5.24 reads this field of an output that does not have it, so that no model of Llama 4 with images runs.
 if not hasattr(transformers.modeling_outputs.MoeCausalLMOutputWithPast, "image_outputs"):
@@ -33,8 +33,6 @@ QWEN_VISION = dict(depth=2, hidden_size=32, num_heads=2, patch_size=4, spatial_m
 def _without(names, **config):
     return {name: value for name, value in config.items() if name not in names}
 
-
-GROUPED = _without(["num_key_value_heads"], **TEXT)
 
 # By type, the class of its config and the fields that make its peculiarities show in so small a model.
 TEXTS = {
@@ -132,8 +130,6 @@ IMAGES = {
 
 def config_of(kind: str):
     """The config of a model of this type, made from a table above or from the suite's own."""
-    from conftest import CONFIGS
-
     if kind in TEXTS:
         name, fields = TEXTS[kind]
         return getattr(transformers, name)(**fields)
@@ -173,31 +169,17 @@ def model_of(kind: str, experts: int | None):
 
 
 def of_type(kind: str, dtype=torch.float32, experts: int | None = None):
-    """The model, with weights that are no ones and zeros, in training mode. `experts`: how many are chosen."""
+    """A small random model. `experts`: how many are chosen."""
     torch.manual_seed(0)
-    model = model_of(kind, experts)
-    for module in model.modules():
-        config = getattr(module, "config", None)
-        if hasattr(config, "_experts_implementation"):
-            config._experts_implementation = "eager"  # the grouped one has no f64, which is the reference
-    with torch.no_grad():
-        for name, p in model.named_parameters():
-            if p.dim() == 1:
-                p.add_(torch.randn_like(p), alpha=0.1)
-            else:
-                p.copy_(torch.randn_like(p) * (0.6 / p.shape[-1] ** 0.5 if "embed" not in name else 0.3))
-    # model.to(dtype) makes complex buffers real.
-    return model._apply(lambda t: t.to(dtype) if t.is_floating_point() else t).train()
+    return randomised(model_of(kind, experts), dtype)
 
 
-def batch_of(kind: str, seed: int = 1, rows: int = 2, seq: int = 24, dtype=torch.float32):
+def batch_of(kind: str, seed: int = 1, rows: int = 2, seq: int = 24):
     """Tokens and labels, and an image in every row where the type takes images."""
-    from conftest import batch
-
     g = torch.Generator().manual_seed(100 + seed)
 
     def pixels(*shape):
-        return torch.randn(*shape, generator=g).to(dtype)
+        return torch.randn(*shape, generator=g)
 
     if kind == "pixtral":
         return dict(pixel_values=pixels(rows, 3, 16, 16), image_sizes=torch.tensor([[16, 16], [12, 16]][:rows]))

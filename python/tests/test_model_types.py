@@ -154,7 +154,7 @@ def test_bf16_loss_and_gradients(kind):
 
 
 def trained(kind, model, steps: int):
-    """The losses of steps of AdamW over four batches by turns, which it learns by heart."""
+    """The losses of so many steps of AdamW over four batches, which it learns by heart."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     losses = []
     for i in range(steps):

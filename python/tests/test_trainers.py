@@ -147,6 +147,25 @@ class TestSFT:
         assert len(losses_of(trainer)) == 3  # by TRL's own loss
 
 
+def test_preferences(tokenizer, tmp_path, calls):
+    """Model and reference are patched, and the loss is use_in_trl's."""
+    trl = pytest.importorskip("trl")
+    datasets = pytest.importorskip("datasets")
+    from test_trl import PREFERENCES
+
+    results = []
+    for line in (False, True):
+        args = trl.DPOConfig(str(tmp_path), max_steps=2, per_device_train_batch_size=4, max_length=32, **COMMON)
+        trainer = trl.DPOTrainer(model=build("llama"), ref_model=build("llama", seed=7), args=args,
+                                 processing_class=tokenizer, train_dataset=datasets.Dataset.from_dict(PREFERENCES))
+        if line:
+            assert tigon_torch.use_in(trainer, linear=False).replaced["rope"] == 2
+            calls.clear()
+        results.append(losses_of(trainer))
+    assert results[1] == pytest.approx(results[0], rel=2e-5)
+    assert calls["rope"] >= 8 and "_compute_loss" in vars(trainer)  # two layers of two models in two steps
+
+
 @pytest.mark.skipif(not DOCS.exists(), reason="the documentation is not beside the tests")
 @pytest.mark.parametrize("number", [0, 1])
 def test_programs_of_the_documentation(number, tokenizer, tmp_path, monkeypatch, calls):

@@ -101,12 +101,12 @@ def use_in(trainer, **switches) -> Report:
         _only_the_loss(trainer)
     elif type(trainer).compute_loss is not Trainer.compute_loss and not preferences:
         _refuse(trainer, (True, "a compute_loss that tigon does not know"))
+    report = _apply_below_trl(model, switches)
     if preferences:
-        losses.use_in_trl(trainer)
         reference = getattr(trainer, "ref_model", None)
         if reference is not None:
             _apply_below_trl(_unwrap(reference), switches)
-    report = _apply_below_trl(model, switches)
+        losses.use_in_trl(trainer)
     if sft:
         missing = report.replaced.get("fused_linear_cross_entropy", 0) == 0
         _refuse(trainer, (missing, f"a model that has {'; '.join(report.left) or 'no fused loss'},"))
