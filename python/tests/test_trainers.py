@@ -77,13 +77,15 @@ def tokenizer():
 
 
 class TestSFT:
-    @pytest.mark.parametrize("kind", ["granite", "packed", "accumulated", "patched before", "dft"])
+    @pytest.mark.parametrize("kind", ["granite", "packed", "accumulated", "patched before", "dft", "repeated"])
     def test_loss(self, kind, tokenizer, tmp_path, calls):
-        """TRL's losses: padded batches, packed ones, two batches a step, and a model that was patched before."""
+        """TRL's losses: padded batches, packed ones, two batches a step, a model that was patched before, and words that
+        it learns in three steps."""
         from small_models import of_type
 
         options = {"packed": dict(packing=True, padding_free=True), "accumulated": dict(gradient_accumulation_steps=2),
-                   "dft": dict(loss_type="dft")}
+                   "dft": dict(loss_type="dft"),
+                   "repeated": dict(data={"text": ["w5 w6 " * 6] * 8}, learning_rate=0.02)}
         results, accuracies = [], []
         for line in (False, True):
             model = of_type("granite") if kind == "granite" else build("llama")
@@ -97,8 +99,9 @@ class TestSFT:
             accuracies.append([entry["mean_token_accuracy"] for entry in trainer.state.log_history if "loss" in entry])
         assert results[1] == pytest.approx(results[0], rel=1e-5)
         assert accuracies[1] == pytest.approx(accuracies[0], abs=1e-6)
+        assert kind != "repeated" or accuracies[0][-1] > 0.2
         assert calls["fused_linear_cross_entropy"] == (6 if kind == "accumulated" else 3) and calls["rope"] >= 6
-        assert ("attention" in calls) == (kind == "packed")  # the others are padded
+        assert ("attention" in calls) == (kind in ("packed", "repeated"))  # the others are padded
 
     def test_adapters(self, tokenizer, tmp_path, calls):
         peft = pytest.importorskip("peft")
