@@ -79,8 +79,8 @@ def tokenizer():
 class TestSFT:
     @pytest.mark.parametrize("kind", ["granite", "packed", "accumulated", "patched before", "dft", "repeated"])
     def test_loss(self, kind, tokenizer, tmp_path, calls):
-        """TRL's losses: padded batches, packed ones, two batches a step, a model that was patched before, and words that
-        it learns in three steps."""
+        """TRL's losses: padded batches, packed ones, two batches a step, a model that was patched before, and words
+        that it learns in three steps."""
         from small_models import of_type
 
         options = {"packed": dict(packing=True, padding_free=True), "accumulated": dict(gradient_accumulation_steps=2),
