@@ -12,6 +12,9 @@ try:
 except ImportError:  # the operators are tested without; test_models.py is skipped
     transformers = None
 
+# What .ci/models adds to the suite: every type compiled, and twenty steps of training.
+LONG = "TIGON_TORCH_MODELS" in os.environ
+
 VOCAB = 256
 SIZE = dict(vocab_size=VOCAB, hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4,
             num_key_value_heads=2, max_position_embeddings=128, pad_token_id=0, bos_token_id=1, eos_token_id=2)
@@ -46,16 +49,23 @@ def build(family: str, dtype=torch.float32, seed: int = 0, **changes):
     for name, value in changes.items():
         setattr(config, name, value)
     torch.manual_seed(seed)
-    model = transformers.AutoModelForCausalLM.from_config(config)
-    if hasattr(config, "_experts_implementation"):
-        model.config._experts_implementation = "eager"  # the grouped one has no f64, which is the reference
+    return randomised(transformers.AutoModelForCausalLM.from_config(config), dtype)
+
+
+def randomised(model, dtype):
+    """The model in training mode, in this type, with random weights: norms and biases are no ones and zeros."""
+    for module in model.modules():
+        config = getattr(module, "config", None)
+        if hasattr(config, "_experts_implementation"):
+            config._experts_implementation = "eager"  # the grouped one has no f64, which is the reference
     with torch.no_grad():
         for name, p in model.named_parameters():
             if p.dim() == 1:
                 p.add_(torch.randn_like(p), alpha=0.1)
             else:
                 p.copy_(torch.randn_like(p) * (0.6 / p.shape[-1] ** 0.5 if "embed" not in name else 0.3))
-    return model.to(dtype).train()
+    # model.to(dtype) makes complex buffers real.
+    return model._apply(lambda t: t.to(dtype) if t.is_floating_point() else t).train()
 
 
 def twin(model):
@@ -101,3 +111,20 @@ def _one_thread():
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture
+def calls(monkeypatch):
+    """How often each operator was called."""
+    from tigon_torch import ops
+
+    counts = {}
+    for name in ("rms_norm", "fused_add_rms_norm", "swiglu", "geglu", "rope", "attention", "cross_entropy",
+                 "fused_linear_cross_entropy", "linear", "moe", "layer_norm",
+                 "relu_squared"):
+        def counted(*args, _name=name, _function=getattr(ops, name), **kwargs):
+            counts[_name] = counts.get(_name, 0) + 1
+            return _function(*args, **kwargs)
+
+        monkeypatch.setattr(ops, name, counted)
+    return counts

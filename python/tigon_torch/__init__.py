@@ -14,6 +14,7 @@ from .apply import *  # noqa: E402, F403
 from .apply import apply  # noqa: E402, F401   the function, which hides the package of its name
 from .optimizers import AdamW  # noqa: E402, F401
 from .registration import tag_compiled_code  # noqa: E402
+from .trainers import use_in  # noqa: E402, F401
 
 tag_compiled_code()
 

@@ -323,7 +323,12 @@ def exactly(model):
                     return args[0]
                 args = [torch.float64 if arg is torch.float32 else arg for arg in args]
                 kwargs = {name: torch.float64 if value is torch.float32 else value for name, value in kwargs.items()}
+            if getattr(function, "__name__", "") in alike:
+                types = {arg.dtype for arg in args if isinstance(arg, torch.Tensor)}
+                args = [arg.double() if torch.float64 in types and torch.is_tensor(arg) else arg for arg in args]
             return function(*args, **kwargs)
+
+    alike = "matmul", "__matmul__", "grid_sample"  # whose operands have to be of one type
 
     model.double()
     for module in model.modules():

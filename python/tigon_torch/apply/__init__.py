@@ -14,24 +14,29 @@ from __future__ import annotations
 
 import copy
 import functools
+import inspect
 
 import torch
 from torch import nn
 
 from . import attention as _attention
 from . import causal_lm as _causal_lm
+from . import equal as _equal
 from . import modules as _modules
-from .families import FAMILIES, Family
+from . import rotations as _rotations
+from .families import FAMILIES, Family, types_of
 from .measure import linear_is_faster
-from .head import more_than_its_head
+from .head import more_than_its_loss
 from .patch import Forward, Report, logger, put, restore
 
 SWITCHES = {
     "rope": True,
     "rms_norm": True,
     "fused_add_rms_norm": True,
+    "layer_norm": True,
     "swiglu": True,
     "geglu": True,
+    "relu_squared": True,
     "attention": True,
     "cross_entropy": True,
     "fused_linear_cross_entropy": True,
@@ -73,12 +78,8 @@ class _Applying:
         self.model, self.family, self.on, self.skip_logits = model, family, switches, skip_logits
         self.recompute = recompute
         self.transformers = family.load()
+        self.text = model.config.get_text_config()
         self.report = Report(type(model).__name__)
-
-    def instances(self, part: str):
-        """The modules of the model that are exactly of this class of the family; subclasses are somebody else's."""
-        cls = getattr(self.transformers, self.family.names(part), None)
-        return [m for m in self.model.modules() if cls is not None and type(m) is cls]
 
     def forward(self, operator: str, module, make, *options) -> None:
         if "forward" in vars(module):
@@ -87,86 +88,115 @@ class _Applying:
         put(module, "forward", Forward(module, make, *options))
         self.report.count(operator)
 
+    def is_of_text(self, module) -> bool:
+        """Whether it belongs to the language model, by its config."""
+        return type(getattr(module, "config", None)) is type(self.text)
+
     def run(self) -> Report:
         self.loss()  # first: the logits that it looks at are transformers' own
-        self.norms()
-        self.rotations()
-        self.gates()
+        modules = list(self.model.modules())
+        for replace in (self.norm, self.layer, self.rotation, self.gate, self.experts):
+            for module in modules:
+                replace(module)
         if self.on["attention"]:
-            self.attend()
-        if self.on["moe"] and self.family.experts:
-            self.experts()
+            self.attend(modules)
         if self.on["linear"]:
-            self.linears()
+            self.linears(modules)
         return self.report
 
-    def norms(self) -> None:
-        if self.on["rms_norm"]:
-            for norm in self.instances("RMSNorm"):
-                self.forward("rms_norm", norm, _modules.rms_norm_forward)
-        if self.on["fused_add_rms_norm"]:
-            make = _modules.sandwich_layer_forward if self.family.sandwich else _modules.layer_forward
-            for layer in self.instances("DecoderLayer"):
-                dropout = [m.p for m in layer.children() if isinstance(m, nn.Dropout) and m.p > 0]
-                if dropout:
-                    self.report.leave(f"fused_add_rms_norm: the layer drops out {dropout[0]} of its residuals")
-                else:
-                    self.forward("fused_add_rms_norm", layer, make, self.recompute)
+    def norm(self, norm) -> None:
+        facts, offset = _equal.rms_norm(norm), _equal.layer_norm(norm)
+        if facts is not None:
+            if self.on["rms_norm"]:
+                self.forward("rms_norm", norm, _modules.rms_norm_forward, *facts)
+        elif offset is not None:
+            if self.on["layer_norm"]:
+                self.forward("layer_norm", norm, _modules.layer_norm_forward, offset)
+        elif self.on["rms_norm"] and _equal.is_called_a_norm(norm):
+            self.report.leave(f"rms_norm: {type(norm).__name__} is another norm than tigon's")
 
-    def rotations(self) -> None:
-        if self.on["rope"]:
-            for layer in self.instances("Attention"):
-                self.forward("rope", layer, _modules.rotary_attention_forward, self.family)
-
-    def gates(self) -> None:
-        activation = getattr(self.model.config, self.family.activation)
-        operator = "swiglu" if activation in ("silu", "swish") else "geglu"
-        mlps = self.instances("MLP")
-        if _modules.gate_of(activation) is None:
-            if mlps and (self.on["swiglu"] or self.on["geglu"]):
-                self.report.leave(f"the MLP: tigon has no gate with the activation '{activation}'")
+    def layer(self, layer) -> None:
+        is_one = type(layer).__name__.endswith("DecoderLayer") or hasattr(layer, "post_attention_layernorm")
+        if not self.on["fused_add_rms_norm"] or not is_one:
             return
-        if not self.on[operator]:
+        if _equal.drops_out(layer) > 0:
+            self.report.leave(f"fused_add_rms_norm: the layer drops out {_equal.drops_out(layer)} of its residuals")
             return
-        make = _modules.packed_mlp_forward if self.family.packed else _modules.mlp_forward
-        for mlp in mlps:
-            self.forward(operator, mlp, make, activation, self.recompute)
+        form = _equal.layer(layer)
+        if form is None:
+            self.report.leave(f"fused_add_rms_norm: {type(layer).__name__} adds and norms in another order")
+            return
+        first, second = (_equal.rms_norm(getattr(layer, name)) for name in (form.norms[0], form.norms[2]))
+        if second is None:
+            self.report.leave(f"fused_add_rms_norm: the norm of {type(layer).__name__} is no RMS norm of tigon's")
+            return
+        self.forward("fused_add_rms_norm", layer, _modules.layer_forward, self.recompute, form, first, second)
 
-    def attend(self) -> None:
+    def rotation(self, attention) -> None:
+        name = type(attention).__name__
+        if not self.on["rope"] or not _equal.is_of_transformers(attention) or "Attention" not in name:
+            return
+        kinds = {n: _rotations.rotation(f) for n, f in _rotations.rotations_of(type(attention)).items()}
+        if any(kinds.values()):
+            self.forward("rope", attention, _rotations.rotary_attention_forward, type(attention))
+        for function in (function for function, kind in kinds.items() if kind is None):
+            self.report.leave(f"rope: {function} of {name} rotates other pairs or columns than tigon's rope")
+
+    def gate(self, mlp) -> None:
+        wanted = any(self.on[name] for name in ("swiglu", "geglu", "relu_squared"))
+        if not wanted or not _equal.is_of_transformers(mlp):
+            return
+        found = _equal.mlp(mlp)
+        if found is not None:
+            if self.on[found.operator]:
+                self.forward(found.operator, mlp, _modules.mlp_forward, found, self.recompute)
+        elif _equal.is_a_gated_mlp(mlp):
+            self.report.leave(f"the MLP: {type(mlp).__name__}{_activation(mlp)} has another gate than tigon's")
+        elif type(mlp).__name__.lower().endswith("mlp") and any(type(m) is nn.Linear for m in mlp.children()):
+            self.report.leave(f"the MLP: {type(mlp).__name__}{_activation(mlp)} has no gate and no squared ReLU")
+
+    def experts(self, experts) -> None:
+        if not self.on["moe"] or not _equal.is_experts(experts):
+            return
+        found = _equal.swiglu_experts(experts)
+        if found is not None:
+            self.forward("moe", experts, _modules.experts_forward, found)
+        else:
+            self.report.leave(f"moe: {type(experts).__name__} is not SwiGLU experts with weights [experts, out, in]")
+
+    def attend(self, modules) -> None:
+        if self.family.attention is not None:
+            self.report.leave(f"attention: {self.family.attention}")
+            return
         _attention.register()
-        config = self.model.config
-        before = config._attn_implementation
+        before = self.text._attn_implementation
         if before not in ("sdpa", "eager", _attention.NAME):
             self.report.leave(f"attention: the model was built with attn_implementation='{before}'")
             return
-        # A copy, because other models may have been built from the same config. The model keeps it when it is reverted:
-        # what has changed in it since, by resize_token_embeddings for example, belongs to the model.
-        copied = copy.deepcopy(config)
-        copied._attn_implementation = _attention.NAME
-        for module in self.model.modules():
-            if type(getattr(module, "config", None)) is type(config):
-                module.config = copied
+        # Copies, because other models may have been built from the same config. The model keeps them when it is
+        # reverted: what has changed in one since, by resize_token_embeddings for example, belongs to the model.
+        memo = {}
+        for module in modules:
+            if type(getattr(module, "config", None)) in (type(self.text), type(self.model.config)):
+                module.config = copy.deepcopy(module.config, memo)
+                module.config.get_text_config()._attn_implementation = _attention.NAME
         put(self.model, _attention.BEFORE, before)
-        for model in [*self.instances("Model"), *self.instances("TextModel")]:
-            if "forward" not in vars(model):
-                put(model, "forward", Forward(model, _attention.plain_positions, self.family.masks, type(model)))
-        for _ in self.instances("Attention"):
-            self.report.count("attention")
+        self.plain_positions()
+        for module in modules:
+            if self.is_of_text(module) and _attention.is_attention(module):
+                self.report.count("attention")
+            elif _attention.is_attention(module):
+                self.report.leave(f"attention: {type(module).__name__} is not of the language model")
 
-    def experts(self) -> None:
-        activation = self.model.config.hidden_act
-        if activation not in ("silu", "swish"):
-            self.report.leave(f"moe: tigon's experts have silu, this model's '{activation}'")
+    def plain_positions(self) -> None:
+        text, family = self.model.get_decoder(), FAMILIES.get(self.text.model_type)
+        if family is None or family.masks == "own" or not self.is_of_text(text) or "forward" in vars(text):
             return
-        for experts in self.instances("Experts"):
-            e, double, hidden = experts.gate_up_proj.shape
-            if tuple(experts.down_proj.shape) != (e, hidden, double // 2):
-                self.report.leave("moe: the weights of the experts have another layout than [experts, out, in]")
-                continue
-            self.forward("moe", experts, _modules.experts_forward)
+        if {"attention_mask", "input_ids"} <= set(inspect.signature(type(text).forward).parameters):
+            put(text, "forward", Forward(text, _attention.plain_positions, family.masks, type(text)))
 
-    def linears(self) -> None:
-        for layer in self.model.modules():
+    def linears(self, modules) -> None:
+        for layer in modules:
             if type(layer) is not nn.Linear or min(layer.weight.shape) < 16:
                 continue
             outputs, inputs = layer.weight.shape
@@ -176,44 +206,57 @@ class _Applying:
             self.forward("linear", layer, _modules.linear_forward)
 
     def loss(self) -> None:
-        name = self.family.names("ForCausalLM")
-        theirs = getattr(self.transformers, name)
         wanted = self.on["cross_entropy"] or self.on["fused_linear_cross_entropy"]
-        if not wanted or not isinstance(self.model, theirs):
+        head = self.model.get_output_embeddings()
+        if not wanted or head is None or not _causal_lm.has_causal_loss(self.model):
             return
-        if type(self.model) is not theirs:
-            self.report.leave(f"cross_entropy: the model is of a class of its own, not of transformers' {name}")
+        if not _equal.is_of_transformers(self.model):
+            self.report.leave(f"cross_entropy: the model is of a class of its own, not of transformers' {self.like()}")
             return
         if hasattr(self.model, "_loss_function"):
             self.report.leave("cross_entropy: the model has a loss function of its own")
             return
-        if self.on["fused_linear_cross_entropy"] and self.logits_fit():
-            make = _causal_lm.moe_forward if self.family.experts else _causal_lm.dense_forward
-            self.forward("fused_linear_cross_entropy", self.model, make, self.skip_logits, self.family.capped)
+        path = next((name for name, module in self.model.named_modules() if module is head), None)
+        if self.on["fused_linear_cross_entropy"] and self.logits_fit(path):
+            make = _causal_lm.loss_forward, type(self.model), path, self.skip_logits, self.family
+            self.forward("fused_linear_cross_entropy", self.model, *make)
         if self.on["cross_entropy"]:
             put(self.model, "_loss_function", _causal_lm.causal_lm_loss)
             self.report.count("cross_entropy")
 
-    def logits_fit(self) -> bool:
-        """Whether the model's own logits are those that fused_linear_cross_entropy makes of its hidden states."""
+    def like(self) -> str:
+        """The class of transformers that the model's own is derived from."""
+        names = (cls.__name__ for cls in type(self.model).__mro__ if cls.__module__ == self.transformers.__name__)
+        return next(names, "")
+
+    def logits_fit(self, path: str) -> bool:
+        """Whether the model's loss is that which fused_linear_cross_entropy makes of its hidden states."""
         if any(p.is_meta for p in self.model.parameters()):
             self.report.leave("comparing fused_linear_cross_entropy with the model's own logits: it has no weights yet")
             return True
-        softcap = self.model.config.final_logit_softcapping if self.family.capped else None
-        why = more_than_its_head(self.model, softcap)
+        why = more_than_its_loss(self.model, path, *_causal_lm.cap_of(self.model.config, self.family))
         if why is not None:
             self.report.leave(f"fused_linear_cross_entropy: the model has {why}")
         return why is None
 
 
+def _activation(mlp) -> str:
+    config = getattr(mlp, "config", None)
+    name = getattr(config, "hidden_act", getattr(config, "hidden_activation", None))
+    return f" ('{name}')" if name else ""
+
+
 def apply(model, *, skip_logits: bool | None = None, recompute: bool = True, **switches) -> Report:
     """Puts tigon's operators into this model; its family is read from model.config.model_type.
 
-    Switches: rope, rms_norm, fused_add_rms_norm, swiglu, geglu, attention, cross_entropy, fused_linear_cross_entropy,
-    moe (all on), and linear: True, False, or "auto", which measures each shape and takes tigon's where it is faster.
+    Switches: rope, rms_norm, fused_add_rms_norm, layer_norm, swiglu, geglu, relu_squared, attention, cross_entropy,
+    fused_linear_cross_entropy, moe (all on), and linear: True, False, or "auto", which measures each shape and takes
+    tigon's where it is faster.
     skip_logits: whether a call with labels leaves the logits out; None: in training.
     recompute: outputs of norms and gates are not kept for backward but made again: less memory for a little time.
     Returns what was replaced and what was left, which is also logged. A second call replaces the first.
+    Whatever a module of the model computes otherwise than tigon's operators stays as it is: each class is compared on
+    small random numbers, once a process.
     Raises ValueError for a model of a type that it does not know, ImportError for a transformers older than 5.21.
     """
     outer, model = model, _unwrap(model)
@@ -237,16 +280,19 @@ _classes: set[type] = set()
 
 def _apply_to_class(model_type: str, model, options, switches) -> Report | None:
     """The instance if there is one; otherwise every model of the family that will be built."""
+    types = types_of(model_type)
     if model is not None:
         kind = _unwrap(model).config.model_type
-        if kind != model_type:
+        if kind not in types:
             raise ValueError(f"tigon_torch: the model is of type '{kind}', not '{model_type}'")
         return apply(model, **options, **switches)
     _switches(switches)
-    transformers = FAMILIES[model_type].load()
-    base = getattr(transformers, FAMILIES[model_type].names("PreTrainedModel"))
-    for cls in list(vars(transformers).values()):
-        if not (isinstance(cls, type) and issubclass(cls, base)) or cls is base:
+    from transformers import PreTrainedModel
+
+    for cls in list(vars(FAMILIES[model_type].load()).values()):
+        if not isinstance(cls, type) or not issubclass(cls, PreTrainedModel) or cls is PreTrainedModel:
+            continue
+        if getattr(cls.config_class, "model_type", None) not in types:
             continue
         restore(cls)
         before = cls.__init__
@@ -254,7 +300,7 @@ def _apply_to_class(model_type: str, model, options, switches) -> Report | None:
         @functools.wraps(before)
         def build(self, config, *args, _before=before, _cls=cls, **kwargs):
             _before(self, config, *args, **kwargs)
-            if type(self) is _cls and config.model_type == model_type:
+            if type(self) is _cls and config.model_type in types:
                 apply(self, **options, **switches)
 
         put(cls, "__init__", build)
@@ -271,7 +317,7 @@ def revert(model=None) -> None:
         return
     for module in _unwrap(model).modules():
         if _attention.BEFORE in vars(module):
-            module.config._attn_implementation = vars(module)[_attention.BEFORE]
+            _attention.restore(module)
         restore(module)
 
 
@@ -281,21 +327,12 @@ def _door(model_type: str):
 
     name = f"apply_to_{model_type}"
     apply_to.__name__ = apply_to.__qualname__ = name
-    apply_to.__doc__ = (f"Patches `model`, or without one every {model_type} model that is built from now on.\n\n"
+    types = " or ".join(types_of(model_type))
+    apply_to.__doc__ = (f"Patches `model`, or without one every {types} model that is built from now on.\n\n"
                         "Switches as apply() has them. Undone by revert(model), or revert().")
     return apply_to
 
 
-apply_to_llama = _door("llama")
-apply_to_mistral = _door("mistral")
-apply_to_qwen2 = _door("qwen2")
-apply_to_qwen3 = _door("qwen3")
-apply_to_gemma = _door("gemma")
-apply_to_gemma2 = _door("gemma2")
-apply_to_gemma3 = _door("gemma3_text")
-apply_to_phi3 = _door("phi3")
-apply_to_mixtral = _door("mixtral")
-apply_to_qwen2_moe = _door("qwen2_moe")
-apply_to_qwen3_moe = _door("qwen3_moe")
+globals().update({f"apply_to_{model_type}": _door(model_type) for model_type in FAMILIES})  # one for each type
 
 __all__ = ["FAMILIES", "Report", "SWITCHES", "apply", "revert", *(n for n in dir() if n.startswith("apply_to_"))]

@@ -14,7 +14,9 @@ import sys
 import torch
 
 from .. import ops
+from .equal import is_of_transformers
 from .patch import say_once
+from .rebound import innermost
 
 NAME = "tigon"
 BEFORE = "_tigon_attention_before"  # the attribute of a patched model that has the name of its own attention
@@ -62,13 +64,14 @@ def _written_out(mask, queries: int, keys: int, device):
     return mask
 
 
-def _original(module, query, key, value, mask, dropout, scaling, softcap, **kwargs):
-    """transformers' own attention with an explicit mask: sdpa, or eager where sdpa lacks something."""
+def _original(module, query, key, value, mask, dropout, scaling, softcap, sinks, **kwargs):
+    """transformers' own attention with an explicit mask: sdpa, or eager where sdpa lacks something. Sinks are eager's,
+    which takes them from the module."""
     from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
     queries, keys = query.shape[2], key.shape[2]
     mask = _written_out(mask, queries, keys, query.device)
-    if softcap is None and not kwargs.get("output_attentions"):
+    if softcap is None and sinks is None and not kwargs.get("output_attentions"):
         return sdpa_attention_forward(module, query, key, value, mask, dropout=dropout, scaling=scaling, **kwargs)
     if mask is None and queries > 1:
         mask = _visible(queries, keys, None, query.device)
@@ -91,29 +94,31 @@ def _why_not(module, query, key, value, mask, dropout, kwargs) -> str | None:
         return "attention with another mask than causal, sliding or packed (padding, for example) is transformers' own"
     if kwargs.get("output_attentions"):
         return "attention whose weights are requested is transformers' own"
-    if any(kwargs.get(name) is not None for name in ("position_bias", "head_mask", "s_aux")):
-        return "attention with a bias, a mask of heads or sinks is transformers' own"
+    if any(kwargs.get(name) is not None for name in ("position_bias", "head_mask")):
+        return "attention with a bias or a mask of heads is transformers' own"
     if query.device.type != "cpu":
         return "attention on another device than the CPU is transformers' own"
+    if value.shape[-1] != query.shape[-1]:
+        return "attention whose values are wider or narrower than its keys is transformers' own"
     if not query.dtype == key.dtype == value.dtype:
         return "attention of mixed types is transformers' own"
     return None
 
 
 def attention_forward(module, query, key, value, attention_mask, dropout: float = 0.0, scaling: float | None = None,
-                      softcap: float | None = None, **kwargs):
+                      softcap: float | None = None, s_aux: torch.Tensor | None = None, **kwargs):
     """As transformers calls it: query [batch, heads, queries, d] -> ([batch, queries, heads, d], None)."""
     why = _why_not(module, query, key, value, attention_mask, dropout, kwargs)
     if why is not None:
         say_once(f"tigon_torch: {why}")
-        return _original(module, query, key, value, attention_mask, dropout, scaling, softcap, **kwargs)
+        return _original(module, query, key, value, attention_mask, dropout, scaling, softcap, s_aux, **kwargs)
     lengths = None
     if _is_packed(attention_mask):
         window, lengths = int(attention_mask[0]), attention_mask[1:]
     else:
         window = attention_mask.shape[3]
     out = ops.attention(query, key, value, scale=scaling, causal=True, window=None if window == 0 else window,
-                        softcap=softcap, cu_seqlens=lengths, q_offset=key.shape[2] - query.shape[2])
+                        softcap=softcap, sinks=s_aux, cu_seqlens=lengths, q_offset=key.shape[2] - query.shape[2])
     return out.transpose(1, 2), None
 
 
@@ -124,14 +129,18 @@ def _captured(function, name: str) -> dict:
     return dict(zip(function.__code__.co_freevars, (cell.cell_contents for cell in function.__closure__)))
 
 
-def _is_causal(function, window: int | None) -> bool:
-    """Whether a mask function of transformers is the causal one, with this sliding window if there is one."""
+def _causal():
     from transformers.masking_utils import causal_mask_function
 
+    return causal_mask_function
+
+
+def _is_causal(function, window: int | None) -> bool:
+    """Whether a mask function of transformers is the causal one, with this sliding window if there is one."""
     if window is None:
-        return function is causal_mask_function
+        return function is _causal()
     parts = _captured(function, "and_masks").get("mask_functions", ())
-    if len(parts) != 2 or parts[1] is not causal_mask_function:
+    if len(parts) != 2 or parts[1] is not _causal():
         return False
     return _captured(parts[0], "sliding_window_overlay").get("sliding_window") == window
 
@@ -145,6 +154,19 @@ def _packed(function, window: int | None) -> torch.Tensor | None:
     if remapped is None or not _is_causal(remapped, window):
         return None
     return _captured(parts[1], "packed_sequence_mask_function").get("packed_sequence_mask")
+
+
+def _ends_of_chunks(function, keys: int) -> list[int] | None:
+    """Where the chunks of keys end, if the mask is causal within chunks of one length and no more."""
+    parts = _captured(function, "and_masks").get("mask_functions", ())
+    size = _captured(parts[0], "chunked_overlay").get("chunk_size") if len(parts) == 2 else None
+    if size is None or parts[1] is not _causal():
+        return None
+    return [*range(size, keys, size), keys]
+
+
+def _lengths(window: int | None, ends) -> torch.Tensor:
+    return torch.cat([ends.new_tensor([_number_of(window), 0]), ends]).to(torch.int32)
 
 
 def attention_mask(batch_size, q_length, kv_length, q_offset=0, kv_offset=0, mask_function=None, attention_mask=None,
@@ -167,11 +189,15 @@ def attention_mask(batch_size, q_length, kv_length, q_offset=0, kv_offset=0, mas
     if not padded and aligned and not compiling:
         if _is_causal(mask_function, local_size):
             return plain_mask(local_size, device)
+        chunks = _ends_of_chunks(mask_function, kv_length) if kv_offset == 0 else None
+        if chunks is not None and len(chunks) == 1:
+            return plain_mask(None, device)
+        if chunks is not None and q_length == kv_length:
+            return _lengths(None, torch.tensor(chunks, device=device))
         packed = _packed(mask_function, local_size) if q_length == kv_length else None
         if packed is not None and bool((packed == packed[:1]).all()):
             starts = torch.nonzero(packed[0].diff(prepend=packed[0, :1] - 1)).flatten()
-            ends = [starts.new_tensor([_number_of(local_size)]), starts, starts.new_tensor([kv_length])]
-            return torch.cat(ends).to(torch.int32)
+            return _lengths(local_size, torch.cat([starts[1:], starts.new_tensor([kv_length])]))
     return sdpa_mask(batch_size=batch_size, q_length=q_length, kv_length=kv_length, q_offset=q_offset,
                      kv_offset=kv_offset, mask_function=mask_function, attention_mask=attention_mask,
                      local_size=local_size, allow_is_causal_skip=False, allow_is_bidirectional_skip=False, **kwargs)
@@ -180,8 +206,8 @@ def attention_mask(batch_size, q_length, kv_length, q_offset=0, kv_offset=0, mas
 def plain_positions(masks: str | None, cls: type):
     """The forward of a model without a head, for torch.compile. Without a cache transformers looks for packed
     sequences, and compiled it makes a mask for them in any case. Where the caller gave neither mask nor positions,
-    there are none. `masks`: how the family keeps them: None, one, "config", one with the config's window if it has
-    one, or "layers", one for each type of layers."""
+    there are none. `masks`: how the family keeps them (families.py): None, one, "config", one with the config's
+    window if it has one, or "layers", one for each type of layers."""
 
     def window_of(config):
         """That of the layers that have one; a config may have a window, or 0, for layers that it does not have."""
@@ -222,3 +248,18 @@ def register() -> None:
 
     AttentionInterface.register(NAME, attention_forward)
     AttentionMaskInterface.register(NAME, attention_mask)
+
+
+def is_attention(module) -> bool:
+    """Whether its class's forward takes its attention from transformers' registry."""
+    return is_of_transformers(module) and "ALL_ATTENTION_FUNCTIONS" in innermost(type(module).forward).__code__.co_names
+
+
+def restore(model) -> None:
+    """Gives the configs of a patched model the name of its own attention again."""
+    before = vars(model)[BEFORE]
+    for module in model.modules():
+        config = getattr(module, "config", None)
+        text = config.get_text_config() if hasattr(config, "get_text_config") else None
+        if getattr(text, "_attn_implementation", None) == NAME:
+            text._attn_implementation = before

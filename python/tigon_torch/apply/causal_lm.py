@@ -1,14 +1,30 @@
-"""The forward of a causal language model whose loss is made from hidden states, without its logits in memory."""
+"""The forward of a causal language model whose loss is made from hidden states, without its logits in memory.
+
+It is transformers' own forward, whatever the model gives it and makes of it, over the same model with another head and
+another loss function: a head that hands hidden states on as if they were logits, and a loss of those. A model that
+multiplies its logits multiplies hidden states then, which is the same; families.py says which ones cap them, and
+head.py looks at both.
+"""
 from __future__ import annotations
 
-import sys
+import functools
+import inspect
+import typing
 
 import torch
 from torch import nn
 
 from .. import ops
-from .cache import name as name_of_cache, takes_cache
 from .patch import say_once
+
+
+class Metrics(typing.NamedTuple):
+    """What a call of a model wants beside its loss, as arguments of ops.fused_linear_cross_entropy."""
+    return_token_accuracy: bool = False
+    return_predicted_tokens: bool = False
+
+
+NONE = Metrics()
 
 
 def _shifted(labels, kwargs, ignore_index):
@@ -22,17 +38,23 @@ def _divided(loss, items):
     return loss / items.to(loss.device) if torch.is_tensor(items) else loss / items
 
 
-def causal_lm_loss(logits, labels, vocab_size, num_items_in_batch=None, ignore_index=-100, shift_labels=None, **kwargs):
-    """transformers' ForCausalLMLoss by tigon's cross_entropy: 16-bit logits are not copied to f32."""
+def causal_lm_loss(logits, labels, vocab_size, num_items_in_batch=None, ignore_index=-100, shift_labels=None,
+                   token_scaling: bool = False, **kwargs):
+    """transformers' ForCausalLMLoss by tigon's cross_entropy: 16-bit logits are not copied to f32. token_scaling
+    multiplies the loss of every token by its probability, which is taken for a constant."""
     target = _shifted(labels, {"shift_labels": shift_labels}, ignore_index).reshape(-1).to(logits.device)
-    reduction = "mean" if num_items_in_batch is None else "sum"
+    reduction = "none" if token_scaling else "mean" if num_items_in_batch is None else "sum"
     loss = ops.cross_entropy(logits.reshape(-1, vocab_size), target, ignore_index=ignore_index, reduction=reduction)
+    if token_scaling:
+        loss = (loss * torch.exp(-loss.detach())).sum()
+        num_items_in_batch = (target != ignore_index).sum() if num_items_in_batch is None else num_items_in_batch
     return loss if num_items_in_batch is None else _divided(loss, num_items_in_batch)
 
 
-def fused_loss(head, hidden, labels, softcap=None, num_items_in_batch=None, ignore_index=-100, **kwargs):
-    """The loss of hidden states [batch, seq, hidden] and labels by fused_linear_cross_entropy."""
-    target = _shifted(labels, kwargs, ignore_index).reshape(-1)
+def fused_loss(head, hidden, labels, softcap=None, num_items_in_batch=None, ignore_index=-100, metrics=NONE,
+               token_scaling: bool = False, **kwargs):
+    """The loss of hidden states [batch, seq, hidden] and labels by fused_linear_cross_entropy, and the metrics."""
+    target = _shifted(labels, kwargs, ignore_index)
     hidden = hidden.reshape(-1, hidden.shape[-1])
     weight, bias = head.weight, head.bias
     if torch.is_autocast_enabled("cpu"):
@@ -40,99 +62,141 @@ def fused_loss(head, hidden, labels, softcap=None, num_items_in_batch=None, igno
         hidden, weight, bias = hidden.to(to), weight.to(to), None if bias is None else bias.to(to)
     reduction = "mean" if num_items_in_batch is None else "sum"
     with torch.autocast("cpu", enabled=False):
-        loss = ops.fused_linear_cross_entropy(hidden, weight, target, bias=bias, ignore_index=ignore_index,
-                                              softcap=softcap, reduction=reduction)
-    return loss if num_items_in_batch is None else _divided(loss, num_items_in_batch)
+        made = ops.fused_linear_cross_entropy(hidden, weight, target.reshape(-1), bias=bias, ignore_index=ignore_index,
+                                              softcap=softcap, reduction=reduction, token_scaling=token_scaling,
+                                              **metrics._asdict())
+    loss, accuracy, tokens = made, None, None
+    if any(metrics):
+        loss, accuracy, tokens = made.loss, made.token_accuracy, made.predicted_tokens
+    loss = loss if num_items_in_batch is None else _divided(loss, num_items_in_batch)
+    return loss, accuracy, tokens if tokens is None else tokens.view(target.shape)
 
 
-def _why_not(model, hidden, labels, kwargs) -> str | None:
-    head = model.lm_head
+def metrics_of(logits, labels, kwargs, metrics):
+    """The same metrics of logits."""
+    ignored = kwargs.get("ignore_index", -100)
+    target = _shifted(labels, kwargs, ignored).to(logits.device)
+    counted = target != ignored
+    tokens = torch.where(counted, logits.detach().argmax(-1), -1)
+    accuracy = (tokens == target).sum() / counted.sum()
+    return (accuracy if metrics.return_token_accuracy else None), (tokens if metrics.return_predicted_tokens else None)
+
+
+def cap_of(config, family) -> tuple[float | None, float]:
+    """The soft cap c of a model's logits, c tanh(m logits / c), or None, and the multiplier m that it has then."""
+    text = config.get_text_config()
+    softcap = getattr(text, "final_logit_softcapping", None) if family.capped else None
+    return softcap, getattr(text, family.multiplied) if softcap is not None and family.multiplied else 1.0
+
+
+class _Seen:
+    """A model as its own forward sees it, with these in the place of attributes of it."""
+
+    def __init__(self, model, **instead):
+        self.__dict__.update(instead)
+        self.__dict__["_model"] = model
+
+    def __getattr__(self, name):
+        return getattr(self._model, name)
+
+
+def with_head(model, path: str, head, **instead):
+    """The model with this head. `path`: where it is, in the model or in one inside it ("language_model.lm_head")."""
+    first, _, rest = path.partition(".")
+    if not rest:
+        return _Seen(model, **{first: head}, **instead)
+    inner = getattr(model, first)
+
+    def run(*args, **kwargs):
+        return type(inner).forward(with_head(inner, rest, head), *args, **kwargs)
+
+    return _Seen(model, **{first: run}, **instead)
+
+
+class _Run:
+    """One call of a model: its head and its loss function."""
+
+    def __init__(self, model, labels, kwargs, family, metrics):
+        self.model, self.real_head = model, model.get_output_embeddings()
+        self.softcap, self.multiplier = cap_of(model.config, family)
+        self.target = labels if kwargs.get("shift_labels") is None else kwargs["shift_labels"]
+        self.hidden, self.metrics, self.measured = None, metrics, (None, None)
+
+    def _why_not(self, hidden) -> str | None:
+        weight = self.real_head.weight
+        if hidden.device.type != "cpu" or (hidden.dtype != weight.dtype and not torch.is_autocast_enabled("cpu")):
+            return "the hidden states have another type or device than the head, so logits are made"
+        if self.target.numel() != hidden.numel() // hidden.shape[-1]:
+            return "there are not as many labels as hidden states, so logits are made"
+        return None
+
+    def head(self, hidden):
+        why = self._why_not(hidden)
+        if why is not None:
+            say_once(f"tigon_torch: {why}")
+            return self.real_head(hidden)
+        self.hidden = hidden
+        return hidden
+
+    def loss(self, logits, labels, vocab_size=None, **kwargs):
+        if self.hidden is None:
+            return self.model.loss_function(logits, labels, vocab_size, **kwargs)
+        hidden = logits.to(self.hidden.dtype) if self.softcap is None else self.hidden * self.multiplier
+        loss, *self.measured = fused_loss(self.real_head, hidden, labels, self.softcap, metrics=self.metrics, **kwargs)
+        return loss
+
+
+def has_causal_loss(model) -> bool:
+    """Whether its class has transformers' loss of the next token."""
+    from transformers.loss.loss_utils import LOSS_MAPPING, ForCausalLMLoss
+
+    return LOSS_MAPPING.get(getattr(model, "loss_type", None)) is ForCausalLMLoss
+
+
+def _why_not(model) -> str | None:
+    head = model.get_output_embeddings()
     if type(head) is not nn.Linear or head._forward_hooks or head._forward_pre_hooks:
         return "the model's head is not a plain linear layer, so its logits are made"
-    own = getattr(model, "_loss_function", causal_lm_loss)
-    if getattr(model, "loss_type", None) != "ForCausalLM" or own is not causal_lm_loss:
+    if getattr(model, "_loss_function", causal_lm_loss) is not causal_lm_loss or not has_causal_loss(model):
         return "the model has a loss function of its own, so its logits are made"
-    if hidden.device.type != "cpu" or (hidden.dtype != head.weight.dtype and not torch.is_autocast_enabled("cpu")):
-        return "the hidden states have another type or device than the head, so logits are made"
-    target = labels if kwargs.get("shift_labels") is None else kwargs["shift_labels"]
-    if target.numel() != hidden.numel() // hidden.shape[-1]:
-        return "there are not as many labels as hidden states, so logits are made"
     return None
 
 
-def _positions_to_keep(hidden, keep):
-    """The last `keep` positions (0: all), those of an index, or of a mask [batch, seq]: as the forward of transformers."""
-    if isinstance(keep, torch.Tensor) and keep.ndim == 2:
-        return hidden[keep] if keep.dtype == torch.bool else torch.take_along_dim(hidden, keep[..., None], dim=1)
-    return hidden[:, slice(-keep, None) if isinstance(keep, int) else keep, :]
+def loss_forward(cls: type, path: str, skip: bool | None, family):
+    """The forward of the class. `path`: where its head is; `skip`: whether calls with labels have no logits unless they
+    say so; `family`: how its logits are capped (families.py)."""
+    signature = inspect.signature(cls.forward)
+    names = [p.name for p in signature.parameters.values() if p.kind is p.POSITIONAL_OR_KEYWORD][1:]
 
-
-def _loss_and_logits(self, outputs, labels, logits_to_keep, skip, capped: bool, kwargs):
-    hidden = _positions_to_keep(outputs.last_hidden_state, logits_to_keep)
-    softcap = self.config.final_logit_softcapping if capped else None
-    given = labels is not None
-    if skip is None:
-        skip = self.training
-    if given and skip:
-        why = _why_not(self, hidden, labels, kwargs)
-        if why is None:
-            return fused_loss(self.lm_head, hidden, labels, softcap, **kwargs), None
-        say_once(f"tigon_torch: {why}")
-    logits = self.lm_head(hidden)
-    if softcap is not None:
-        logits = torch.tanh(logits / softcap) * softcap
-    loss = None
-    if given:
-        loss = self.loss_function(logits=logits, labels=labels, vocab_size=self.config.vocab_size, **kwargs)
-    return loss, logits
-
-
-def dense_forward(skip: bool | None, capped: bool):
-    """`skip`: whether calls with labels have no logits unless they say so; `capped`: the family caps its logits."""
-    from transformers.modeling_outputs import CausalLMOutputWithPast
-    from transformers.utils.generic import can_return_tuple
-
-    kept = name_of_cache()
-
-    @takes_cache
-    @can_return_tuple
-    def forward(self, input_ids=None, attention_mask=None, position_ids=None, cache=None, inputs_embeds=None,
-                labels=None, use_cache=None, logits_to_keep=0, skip_logits=None, **kwargs):
-        outputs = self.model(input_ids=input_ids, attention_mask=attention_mask, position_ids=position_ids,
-                             **{kept: cache}, inputs_embeds=inputs_embeds, use_cache=use_cache, **kwargs)
+    @functools.wraps(cls.forward)
+    def forward(self, *args, skip_logits=None, return_token_accuracy=False, return_predicted_tokens=False, **kwargs):
+        kwargs.update(zip(names, args))
+        args = args[len(names):]
         skips = skip if skip_logits is None else skip_logits
-        loss, logits = _loss_and_logits(self, outputs, labels, logits_to_keep, skips, capped, kwargs)
-        return CausalLMOutputWithPast(loss=loss, logits=logits, **{kept: getattr(outputs, kept)},
-                                      hidden_states=outputs.hidden_states, attentions=outputs.attentions)
+        if skips is None:
+            skips = self.training
+        labels, metrics = kwargs.get("labels"), Metrics(return_token_accuracy, return_predicted_tokens)
+        why = _why_not(self) if skips and labels is not None else None
+        if why is not None:
+            say_once(f"tigon_torch: {why}")
+        skips = skips and labels is not None and why is None
+        if not skips and (labels is None or not any(metrics)):
+            return cls.forward(self, *args, **kwargs)
+        wanted = kwargs.pop("return_dict", None)
+        run = _Run(self, labels, kwargs, family, metrics)
+        seen = with_head(self, path, run.head, loss_function=run.loss) if skips else self
+        out = cls.forward(seen, *args, return_dict=True, **kwargs)
+        measured = run.measured
+        if run.hidden is not None:
+            out = type(out)(**{**out, "logits": None})
+        elif any(metrics):
+            measured = metrics_of(out.logits, labels, kwargs, metrics)
+        out.token_accuracy, out.predicted_tokens = measured
+        return out if (self.config.return_dict if wanted is None else wanted) else out.to_tuple()
 
-    return forward
-
-
-def moe_forward(skip: bool | None, capped: bool):
-    """The same for experts, with the loss of their balance."""
-    from transformers.modeling_outputs import MoeCausalLMOutputWithPast
-    from transformers.utils.generic import can_return_tuple
-
-    kept = name_of_cache()
-
-    @takes_cache
-    @can_return_tuple
-    def forward(self, input_ids=None, attention_mask=None, position_ids=None, cache=None, inputs_embeds=None,
-                labels=None, use_cache=None, output_router_logits=None, logits_to_keep=0, skip_logits=None, **kwargs):
-        router = self.config.output_router_logits if output_router_logits is None else output_router_logits
-        outputs = self.model(input_ids=input_ids, attention_mask=attention_mask, position_ids=position_ids,
-                             **{kept: cache}, inputs_embeds=inputs_embeds, use_cache=use_cache,
-                             output_router_logits=router, **kwargs)
-        skips = skip if skip_logits is None else skip_logits
-        loss, logits = _loss_and_logits(self, outputs, labels, logits_to_keep, skips, capped, kwargs)
-        aux_loss = None
-        if router:
-            balance = sys.modules[type(self).__module__].load_balancing_loss_func
-            aux_loss = balance(outputs.router_logits, self.num_experts, self.num_experts_per_tok, attention_mask)
-            if labels is not None:
-                loss = loss + self.router_aux_loss_coef * aux_loss.to(loss.device)
-        return MoeCausalLMOutputWithPast(loss=loss, aux_loss=aux_loss, logits=logits,
-                                         **{kept: getattr(outputs, kept)}, hidden_states=outputs.hidden_states,
-                                         attentions=outputs.attentions, router_logits=outputs.router_logits)
-
+    options = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default) for name, default in
+               (("skip_logits", None), ("return_token_accuracy", False), ("return_predicted_tokens", False))]
+    parameters = list(signature.parameters.values())
+    place = next((i for i, p in enumerate(parameters) if p.kind is p.VAR_KEYWORD), len(parameters))
+    forward.__signature__ = signature.replace(parameters=[*parameters[:place], *options, *parameters[place:]])
     return forward

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import math
 
 import torch
 from torch import nn
 
+from .causal_lm import with_head
 from .patch import Forward
 
 # Logits that the head is made to return: wide enough for caps and masks to show.
@@ -74,6 +76,56 @@ def _difference(actual, expected) -> float:
     same = (actual == expected) | (actual.isnan() & expected.isnan())
     difference = torch.where(same, 0, (actual - expected).abs()).max() / expected.nan_to_num().abs().max()
     return 0.0 if same.all() else difference.nan_to_num(nan=float("inf"), posinf=float("inf")).item()
+
+
+class _Probe:
+    """A head that returns numbers up to WIDEST, and a loss function that looks at what became of them."""
+
+    def __init__(self, head):
+        self.head, self.heads, self.losses = head, 0, []
+
+    def make(self, hidden):
+        shape = (*hidden.shape[:-1], self.head.weight.shape[0])
+        self.heads += 1
+        numbers = torch.linspace(-WIDEST, WIDEST, math.prod(shape), dtype=hidden.dtype, device=hidden.device)
+        self.made = numbers.view(shape)
+        return self.made
+
+    def loss(self, logits, labels, vocab_size=None, **kwargs):
+        self.losses.append((logits, labels))
+        return logits.sum()
+
+
+def more_than_its_loss(model, path: str, softcap: float | None, multiplier: float) -> str | None:
+    """What a model has whose loss is not that of all tokens' logits, or None where it is. Logits are those of its head,
+    multiplied by some number; where there is a softcap by the multiplier, and then capped.
+
+    Runs its own forward on a few tokens, over a head whose numbers do not depend on weights.
+    """
+    head = model.get_output_embeddings()
+    if not is_plain(head):
+        return f"a head that is no plain linear layer ({type(head).__name__})"
+    probe = _Probe(head)
+    with undisturbed(model):
+        try:
+            batch = small_batch(model)
+            seen = with_head(model, path, probe.make, loss_function=probe.loss)
+            type(model).forward(seen, **batch, labels=batch["input_ids"], use_cache=False, return_dict=True)
+        except Exception as error:
+            return f"logits that cannot be compared with those of its head ({type(error).__name__}: {error})"
+        if probe.heads != 1 or len(probe.losses) != 1 or probe.losses[0][1] is not batch["input_ids"]:
+            return "a loss that is not made of its head's logits alone"
+        logits, made = probe.losses[0][0], probe.made
+        if logits.shape != made.shape:
+            return "a loss of other logits than its head's"
+        if softcap is None:
+            made = made * (logits.float().norm() / made.float().norm())
+        else:
+            made = softcap * torch.tanh(made * multiplier / softcap)
+        difference = _difference(logits, made)
+    if difference <= max(torch.finfo(made.dtype).eps, 1e-5):
+        return None
+    return f"logits that are more than a multiple of its head's (by {difference:.3g} of the largest one)"
 
 
 def more_than_its_head(model, softcap: float | None = None) -> str | None:

@@ -1,4 +1,4 @@
-"""Forwards of single modules: norms, gated MLPs, experts, rotary attention, decoder layers, linear layers.
+"""Forwards of single modules: norms, MLPs, experts, decoder layers, linear layers.
 
 Each name ending in _forward makes a function of the module that it becomes a method of (patch.Forward). That hands the
 call to the class's own forward wherever its operator would not give what that gives.
@@ -6,13 +6,11 @@ call to the class's own forward wherever its operator would not give what that g
 from __future__ import annotations
 
 import functools
-import sys
 
 import torch
 import torch.nn.functional as F
 
 from .. import ops
-from .cache import takes_cache
 from .recompute import instead_of
 
 
@@ -20,40 +18,43 @@ def _on_cpu(x: torch.Tensor) -> bool:
     return x.device.type == "cpu"
 
 
-def rms_norm_facts(norm) -> tuple[float, float, str]:
-    """eps, offset and casting of an RMS norm of transformers: Gemma's multiplies by 1 + w before it rounds."""
-    gemma = type(norm).__name__.startswith("Gemma")
-    return (norm.eps, 1.0, "gemma") if gemma else (norm.variance_epsilon, 0.0, "llama")
-
-
 def _norm_fits(norm, x: torch.Tensor) -> bool:
     # Llama's norm of another type than its weight's returns the wider of the two.
-    return _on_cpu(x) and x.dtype == norm.weight.dtype
+    weight = getattr(norm, "weight", None)
+    return _on_cpu(x) and (weight is None or x.dtype == weight.dtype)
 
 
-def rms_norm_forward():
+def rms_norm_forward(eps: float, offset: float, casting: str):
     def forward(self, hidden_states):
         if not _norm_fits(self, hidden_states):
             return type(self).forward(self, hidden_states)
-        return ops.rms_norm(hidden_states, self.weight, *rms_norm_facts(self))
+        return ops.rms_norm(hidden_states, getattr(self, "weight", None), eps, offset, casting)
 
     return forward
 
 
-def _made_by(norm, x, recompute: bool, result):
-    """The context in which the norm of x is not kept, if the norm is tigon's."""
-    tigons = recompute and norm.__dict__.get("forward") is not None and _norm_fits(norm, x)
-    facts = rms_norm_facts(norm) if tigons else ()
+def layer_norm_forward(offset: float):
+    def forward(self, input):
+        if not _norm_fits(self, input) or torch.is_autocast_enabled("cpu"):
+            return type(self).forward(self, input)
+        return ops.layer_norm(input, self.weight + offset if offset else self.weight, self.bias, self.eps)
+
+    return forward
+
+
+def _made_by(norm, x, recompute: bool, facts, result):
+    """The context in which the norm of x is not kept, if the norm is tigon's, with these facts."""
+    tigons = recompute and facts is not None and norm.__dict__.get("forward") is not None and _norm_fits(norm, x)
     return instead_of(tigons, result, lambda x, weight: ops.rms_norm(x, weight, *facts), x, norm.weight)
 
 
-def add_and_norm(x, residual, norm):
+def add_and_norm(x, residual, norm, facts):
     """(norm(x + residual), x + residual)"""
     hooked = norm._forward_hooks or norm._forward_pre_hooks
     if not _norm_fits(norm, x) or residual.dtype != x.dtype or hooked:
         total = residual + x
         return norm(total), total
-    return ops.fused_add_rms_norm(x, residual, norm.weight, *rms_norm_facts(norm))
+    return ops.fused_add_rms_norm(x, residual, norm.weight, *facts)
 
 
 def _checkpointing(forward):
@@ -76,80 +77,57 @@ def _checkpointing(forward):
     return checkpointed
 
 
-def layer_forward(recompute: bool):
-    """Llama's decoder layer: the sum after attention and the norm of it are one operator."""
+def layer_forward(recompute: bool, form, first, second):
+    """A decoder layer of this form (equal.Layer): the sum after attention and the norm of it are one operator. `first`
+    and `second`: facts of its norms before attention, if it is tigon's, and before the MLP."""
+    before_attention, after_attention, before_mlp, after_mlp = form.norms
+
+    def scaled(self, x, norm: str | None):
+        x = x if norm is None else getattr(self, norm)(x)
+        return x if form.multiplier is None else x * getattr(self, form.multiplier)
 
     def forward(self, hidden_states, **kwargs):
-        x = self.input_layernorm(hidden_states)
-        with _made_by(self.input_layernorm, hidden_states, recompute, x):
-            x, _ = self.self_attn(hidden_states=x, **kwargs)
-        x, residual = add_and_norm(x, hidden_states, self.post_attention_layernorm)
-        with _made_by(self.post_attention_layernorm, residual, recompute, x):
-            x = self.mlp(x)
-        return residual + x
+        for name in form.drops:
+            kwargs.pop(name, None)
+        norm, next_norm = getattr(self, before_attention), getattr(self, before_mlp)
+        x = norm(hidden_states)
+        with _made_by(norm, hidden_states, recompute, first, x):
+            x = getattr(self, form.attention)(hidden_states=x, **kwargs)
+        x = x[0] if isinstance(x, tuple) else x
+        x, residual = add_and_norm(scaled(self, x, after_attention), hidden_states, next_norm, second)
+        with _made_by(next_norm, residual, recompute, second, x):
+            x = getattr(self, form.mlp)(x)
+        x = x[0] if isinstance(x, tuple) else x  # experts may have the numbers of their router beside it
+        return residual + scaled(self, x.view(residual.shape), after_mlp)
 
     return _checkpointing(forward)
 
 
-def sandwich_layer_forward(recompute: bool):
-    """Gemma 2's and 3's decoder layer, with norms before and after each part."""
-
-    def forward(self, hidden_states, **kwargs):
-        x = self.input_layernorm(hidden_states)
-        with _made_by(self.input_layernorm, hidden_states, recompute, x):
-            x, _ = self.self_attn(hidden_states=x, **kwargs)
-        x, residual = add_and_norm(self.post_attention_layernorm(x), hidden_states, self.pre_feedforward_layernorm)
-        with _made_by(self.pre_feedforward_layernorm, residual, recompute, x):
-            x = self.mlp(x)
-        return residual + self.post_feedforward_layernorm(x)
-
-    return _checkpointing(forward)
-
-
-GELU = {"gelu_pytorch_tanh": "tanh", "gelu_new": "tanh", "gelu_fast": "tanh", "gelu": "none"}
-
-
-def gate_of(activation: str):
-    """The gate with this activation of transformers, or None."""
-    if activation in ("silu", "swish"):
-        return lambda gate, up: ops.swiglu(gate, up)
-    if activation in GELU:
-        approximate = GELU[activation]
-        return lambda gate, up: ops.geglu(gate, up, approximate)
-    return None
-
-
-def mlp_forward(activation: str, recompute: bool):
-    gate = gate_of(activation)
+def mlp_forward(mlp, recompute: bool):
+    """Of an equal.Mlp."""
 
     def forward(self, x):
-        halves = self.gate_proj(x), self.up_proj(x)
-        y = gate(*halves)
-        with instead_of(recompute, y, gate, *halves):
-            return self.down_proj(y)
+        if mlp.packed:
+            halves = self.gate_up_proj(x).chunk(2, dim=-1)
+        else:
+            halves = (self.up_proj(x),) if mlp.gate is None else (self.gate_proj(x), self.up_proj(x))
+        y = mlp.activate(*halves)
+        with instead_of(recompute, y, mlp.activate, *halves):
+            y = self.down_proj(y)
+        return y if mlp.scale == 1.0 else y * mlp.scale
 
     return forward
 
 
-def packed_mlp_forward(activation: str, recompute: bool):
-    """Phi-3's, whose two halves come from one product."""
-    gate = gate_of(activation)
+def experts_forward(experts):
+    """Of equal.Experts."""
 
-    def forward(self, hidden_states):
-        halves = self.gate_up_proj(hidden_states).chunk(2, dim=-1)
-        y = gate(*halves)
-        with instead_of(recompute, y, gate, *halves):
-            return self.down_proj(y)
-
-    return forward
-
-
-def experts_forward():
     def forward(self, hidden_states, top_k_index, top_k_weights):
         mixed = hidden_states.dtype != self.gate_up_proj.dtype or torch.is_autocast_enabled("cpu")
         if mixed or not _on_cpu(hidden_states):
             return type(self).forward(self, hidden_states, top_k_index, top_k_weights)
-        return ops.moe(hidden_states, self.gate_up_proj, self.down_proj, top_k_index, top_k_weights)
+        return ops.moe(hidden_states, self.gate_up_proj, self.down_proj, top_k_index, top_k_weights,
+                       limit=experts.limit)
 
     return forward
 
@@ -161,48 +139,5 @@ def linear_forward():
         if rows < 16 or not _on_cpu(x) or x.dtype != self.weight.dtype or torch.is_autocast_enabled("cpu"):
             return F.linear(x, self.weight, self.bias)
         return ops.linear(x, self.weight, self.bias)
-
-    return forward
-
-
-def _heads(self, x):
-    """Query, key and value [batch, heads, seq, d], with the norms of heads where the family has them."""
-    shape = (*x.shape[:-1], -1, self.head_dim)
-    if hasattr(self, "qkv_proj"):
-        queries, keys = self.config.num_attention_heads * self.head_dim, self.num_key_value_heads * self.head_dim
-        parts = self.qkv_proj(x).split([queries, keys, keys], dim=-1)
-    else:
-        parts = self.q_proj(x), self.k_proj(x), self.v_proj(x)
-    q, k, v = (part.view(shape) for part in parts)
-    if hasattr(self, "q_norm"):
-        q, k = self.q_norm(q), self.k_norm(k)
-    return q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
-
-
-def rotary_attention_forward(family):
-    """Attention of a decoder layer whose rotation is tigon's; window and softcap are read from the module."""
-    window, softcap = family.window_of(), family.softcap_of()
-
-    @takes_cache
-    def forward(self, hidden_states, position_embeddings=None, attention_mask=None, cache=None, **kwargs):
-        module = sys.modules[type(self).__module__]
-        q, k, v = _heads(self, hidden_states)
-        cos, sin = position_embeddings
-        if _on_cpu(q) and q.dtype == k.dtype == cos.dtype:
-            q, k = ops.rope(q, k, cos, sin)
-        else:
-            q, k = module.apply_rotary_pos_emb(q, k, cos, sin)
-        if cache is not None:
-            k, v = cache.update(k, v, self.layer_idx, kwargs=kwargs)
-        attend = module.ALL_ATTENTION_FUNCTIONS.get_interface(self.config._attn_implementation,
-                                                              module.eager_attention_forward)
-        extra = {}
-        if window is not None:
-            extra["sliding_window"] = window(self)
-        if softcap is not None:
-            extra["softcap"] = softcap(self)
-        out, weights = attend(self, q, k, v, attention_mask, dropout=self.attention_dropout if self.training else 0.0,
-                              scaling=self.scaling, **extra, **kwargs)
-        return self.o_proj(out.reshape(*hidden_states.shape[:-1], -1).contiguous()), weights
 
     return forward

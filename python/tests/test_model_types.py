@@ -1,0 +1,312 @@
+"""Every type of models that apply() knows, small and random, patched and as transformers has it.
+
+The types that test_models.py tests in every way are not repeated here. TIGON_TORCH_MODELS=1 adds twenty steps of
+training in f32 and in bf16 and torch.compile for each type (.ci/models); without it there are three steps.
+"""
+import copy
+import importlib.metadata
+import pathlib
+import re
+import statistics
+
+import pytest
+import torch
+
+transformers = pytest.importorskip("transformers")
+
+from conftest import CONFIGS, LONG, error, gradients, rms_error  # noqa: E402
+from small_models import IMAGES, TEXTS, WithoutHead, batch_of, of_type  # noqa: E402
+from test_models import scatter  # noqa: E402
+
+import tigon_torch  # noqa: E402
+from tigon_torch.apply import families  # noqa: E402
+from tigon_torch.compare import exactly  # noqa: E402
+
+DOCS = pathlib.Path(__file__).resolve().parents[2] / "docs" / "torch.md"
+TRIED = "5.24."  # the transformers whose models the table of docs/torch.md has
+
+KINDS = sorted({*TEXTS, *IMAGES})
+# Text models without a head, and a vision tower: their loss is made of hidden states.
+TOWERS = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe", "glm4v", "glm4v_moe", "muse_glimmer")
+HEADLESS = {"pixtral", *(f"{kind}_text" for kind in TOWERS)}
+TOKENS = [kind for kind in KINDS if kind != "pixtral"]
+# States and not positions say which tokens came before, so that packed sequences are one sequence to transformers.
+STATES = {kind for kind in KINDS if kind.startswith(("falcon_h1", "qwen3_next", "qwen3_5"))}
+
+
+@pytest.fixture(autouse=True)
+def _known(request):
+    """A type that this transformers does not have yet is left out."""
+    kind = request.node.callspec.params.get("kind") if hasattr(request.node, "callspec") else None
+    if kind is not None:
+        try:
+            families.FAMILIES[kind].load()
+        except ImportError as error:
+            pytest.skip(str(error))
+
+
+def with_loss(kind, model):
+    return WithoutHead(model) if kind in HEADLESS else model
+
+
+def patched(kind, model, **switches):
+    made = copy.deepcopy(model)
+    tigon_torch.apply(made, **{"linear": True, **switches})
+    return with_loss(kind, made)
+
+
+def reference(kind, model):
+    return with_loss(kind, exactly(copy.deepcopy(model)))
+
+
+def loss_of(model, inputs):
+    dtype = next(model.parameters()).dtype
+    given = {n: x.to(dtype) if torch.is_tensor(x) and x.is_floating_point() else x for n, x in inputs.items()}
+    return model(**given).loss
+
+
+def step(model, inputs):
+    model.zero_grad(set_to_none=True)
+    loss = loss_of(model, inputs)
+    loss.backward()
+    return loss.detach(), gradients(model)
+
+
+def usual_errors(kind, dtype, measure, **options):
+    """Errors against f64 of loss and gradients, transformers' and tigon's, medians over batches, and the numbers of
+    each parameter. A gradient that is zero, as that of a bias of keys, is left out."""
+    model = of_type(kind, dtype, **options)
+    exact, models = reference(kind, model), [with_loss(kind, model), patched(kind, model)]
+    losses, errors = [[], []], [{}, {}]
+    batches = 7 if kind.startswith("gemma4") else 2  # whose errors scatter by a half from batch to batch, in eager too
+    for seed in range(1, batches + 1):
+        inputs = batch_of(kind, seed)
+        loss, expected = step(exact, inputs)
+        largest = max(g.abs().max() for g in expected.values())
+        names = [n for n, g in expected.items() if g.abs().max() > 1e-9 * largest]
+        for i, candidate in enumerate(models):
+            actual, grads = step(candidate, inputs)
+            assert grads.keys() == expected.keys() and all(grads[n].dtype == dtype for n in names)
+            losses[i].append(((actual.double() - loss).abs() / loss.abs()).item())
+            for n in names:
+                errors[i].setdefault(n, []).append(measure(grads[n], expected[n]))
+    errors = [{n: statistics.median(values) for n, values in of.items()} for of in errors]
+    return list(map(statistics.median, losses)), errors, {n: g.numel() for n, g in expected.items()}
+
+
+def documented():
+    """The operators that docs/torch.md says of each type, or nothing where the file is not beside the tests."""
+    if not DOCS.exists():
+        return {}
+    rows = re.findall(r"^\| (`[a-z0-9_`, ]+`) \| ([a-z_, ]*) \|", DOCS.read_text(), re.M)
+    return {kind: set(cell.split(", ")) for kinds, cell in rows for kind in re.findall(r"`(\w+)`", kinds)}
+
+
+def test_every_type_has_a_model_here():
+    assert set(families.FAMILIES) == {*KINDS, *CONFIGS}
+    assert all(callable(getattr(tigon_torch, f"apply_to_{kind}")) for kind in families.FAMILIES)
+
+
+def test_a_type_that_this_transformers_lacks(monkeypatch):
+    monkeypatch.setitem(families.FAMILIES, "olmo2", families.Family("olmo_of_tomorrow"))
+    for call in (lambda: tigon_torch.apply(of_type("olmo2")), tigon_torch.apply_to_olmo2):
+        with pytest.raises(ImportError, match="transformers .* has no models of olmo_of_tomorrow; upgrade it"):
+            call()
+
+
+# Tokens of an image see each other there, so that the mask is no causal one.
+OWN_MASK = {"gemma3", "paligemma"}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_replaced(kind, calls):
+    """Each operator that the report names is called, and the documentation names the same."""
+    made = of_type(kind)
+    report = tigon_torch.apply(made, linear=False)
+    calls.clear()
+    step(with_loss(kind, made), batch_of(kind))
+    replaced = set(report.replaced) - {"cross_entropy"}
+    assert set(calls) == replaced - ({"attention"} if kind in OWN_MASK else set())
+    assert not any("somebody else" in line or "compared" in line for line in report.left)
+    if importlib.metadata.version("transformers").startswith(TRIED) and documented():
+        assert documented()[kind] == {"loss" if name.startswith("fused_linear") else name for name in replaced}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_f32_loss_and_gradients(kind):
+    """As test_models.py has it: twice eager's error, and a floor for what eager has by luck."""
+    (loss_eager, loss), (eager, actual), _ = usual_errors(kind, torch.float32, error)
+    assert loss <= 2 * loss_eager + 3e-7
+    for name in actual:
+        assert actual[name] <= 2 * eager[name] + 4e-6, name
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_bf16_loss_and_gradients(kind):
+    """As test_models.py has it. Of a parameter of few numbers (a gate, a decay) eager's error says little: its scale is
+    the median of all parameters, where that is larger. All experts are chosen, as there."""
+    (loss_eager, loss), (eager, actual), numbers = usual_errors(kind, torch.bfloat16, rms_error, experts=4)
+    assert loss <= 1.3 * loss_eager + 2e-3
+    usual = statistics.median(eager.values())
+    for name, value in actual.items():
+        scale = max(eager[name], usual) if numbers[name] < 64 else eager[name]
+        assert value <= scatter(numbers[name]) * scale + 2e-3, name
+
+
+def trained(kind, model, steps: int):
+    """The losses of so many steps of AdamW over four batches, which it learns by heart."""
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    losses = []
+    for i in range(steps):
+        loss, _ = step(model, batch_of(kind, seed=i % 4))
+        optimizer.step()
+        losses.append(loss.double())
+    return torch.stack(losses)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_training(kind):
+    """The losses stay as near to f64's as transformers' do."""
+    steps = 20 if LONG else 3
+    model = of_type(kind)
+    exact = trained(kind, reference(kind, model), steps)
+    eager, actual = (trained(kind, m, steps) for m in (with_loss(kind, copy.deepcopy(model)), patched(kind, model)))
+    assert not LONG or exact[-1] < exact[0]
+    assert (actual - exact).abs().max() <= 3 * (eager - exact).abs().max() + 1e-5
+
+
+@pytest.mark.skipif(not LONG, reason="minutes: set TIGON_TORCH_MODELS")
+@pytest.mark.parametrize("kind", KINDS)
+def test_training_in_bf16(kind):
+    model = of_type(kind, torch.bfloat16, experts=4)
+    exact = trained(kind, reference(kind, model), 20)
+    eager, actual = (trained(kind, m, 20) for m in (with_loss(kind, copy.deepcopy(model)), patched(kind, model)))
+    assert exact[-1] < exact[0]
+    assert rms_error(actual, exact) <= 1.5 * rms_error(eager, exact) + 1e-3
+
+
+# Without images, so that no number of an image stops the graph.
+COMPILED = ["ministral", "qwen3_vl_text"]
+
+
+@pytest.mark.parametrize("kind", TOKENS if LONG else COMPILED)
+def test_compiled(kind):
+    """Loss and gradients as without torch.compile; those of transformers' own that break the graph may do so."""
+    model = patched(kind, of_type(kind))
+    inputs = {**batch_of(kind), "use_cache": False}  # with which masks are known without looking at numbers
+    loss, expected = step(model, inputs)
+    torch._dynamo.reset()
+    model.compile(backend="aot_eager", fullgraph=kind in COMPILED)
+    again, actual = step(model, inputs)
+    assert abs(again - loss) <= 1e-6 * abs(loss)
+    for name in expected:
+        assert error(actual[name], expected[name]) <= 2e-5 or expected[name].abs().max() < 1e-6, name
+
+
+def same(kind, model, copied, **inputs):
+    """Loss and gradients as near as two orders of sums; gradients that are noise around zero are left out."""
+    (loss, expected), (again, actual) = step(model, inputs), step(copied, inputs)
+    assert abs(again - loss) <= 1e-6 * abs(loss)
+    largest = max(g.abs().max() for g in expected.values())
+    for name, g in expected.items():
+        assert error(actual[name], g) <= 1e-3 or g.abs().max() < 1e-6 * largest, name
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_gradient_checkpointing(kind):
+    """The same bits as without."""
+    model = of_type(kind)
+    if not model.supports_gradient_checkpointing:
+        pytest.skip("transformers does not checkpoint it")
+    first, again = patched(kind, model), patched(kind, model)
+    inner = again.model if kind in HEADLESS else again
+    inner.gradient_checkpointing_enable()
+    (loss, expected), (other, actual) = (step(m, batch_of(kind)) for m in (first, again))
+    assert other == loss
+    for name in expected:
+        assert torch.equal(actual[name], expected[name]), name
+
+
+@pytest.mark.parametrize("kind", TOKENS)
+def test_padding_and_packed_sequences(kind):
+    """Padding on the left and on the right, and positions that start again."""
+    model = of_type(kind)
+    plain, copied = with_loss(kind, model), patched(kind, model)
+    for where in (slice(-7, None), slice(0, 7)):
+        inputs = batch_of(kind)
+        if kind in IMAGES and where.start == 0:
+            where = slice(0, 2)  # before the image
+        inputs["attention_mask"] = torch.ones_like(inputs["input_ids"])
+        inputs["attention_mask"][0, where] = 0
+        inputs["labels"][0, where] = -100
+        same(kind, plain, copied, **inputs)
+    if kind in STATES or kind in IMAGES:
+        return
+    positions = torch.cat([torch.arange(n) for n in (5, 11, 8)])[None].repeat(2, 1)
+    same(kind, plain, copied, position_ids=positions, use_cache=False, **batch_of(kind))
+
+
+@pytest.mark.parametrize("kind", [kind for kind in TOKENS if kind not in HEADLESS | {"llama4"}])
+def test_generate(kind):
+    """The tokens of transformers, from a prompt with an image where the type takes one."""
+    model = of_type(kind).eval()
+    inputs = batch_of(kind)
+    labels = inputs.pop("labels")
+    options = dict(max_new_tokens=6, do_sample=False, pad_token_id=0, eos_token_id=None)
+    expected, actual = (m.generate(**inputs, **options) for m in (model, patched(kind, model)))
+    assert labels.shape[1] + 6 == expected.shape[1] and torch.equal(actual, expected)
+
+
+@pytest.mark.parametrize("kind", ["qwen2_vl", "gpt_oss", "deepseek_v4", "qwen3_5", "llava"])
+def test_types_load_files(kind, tmp_path):
+    """apply_to_<type>() patches what from_pretrained builds, before there are weights; the loss is transformers'."""
+    of_type(kind).save_pretrained(tmp_path)
+    load = type(of_type(kind)).from_pretrained
+    plain = load(tmp_path).train()
+    getattr(tigon_torch, f"apply_to_{kind}")(linear=False)
+    try:
+        model = load(tmp_path).train()
+        other = of_type("olmo2")
+    finally:
+        tigon_torch.revert()
+    assert "forward" in vars(model) and not any("forward" in vars(m) for m in [*plain.modules(), *other.modules()])
+    assert not any("forward" in vars(m) for m in load(tmp_path).modules())
+    same(kind, plain, model, **batch_of(kind))
+
+
+def test_a_type_with_images_and_its_text_type():
+    """The type with images has its text type with it; the text type can be told otherwise, whichever is told first."""
+    def text(**switches):
+        tigon_torch.apply_to_qwen2_vl_text(linear=False, **switches)
+
+    def both():
+        tigon_torch.apply_to_qwen2_vl(linear=False)
+
+    def rotations(kind):
+        attentions = [m for m in of_type(kind).modules() if "Attention" in type(m).__name__]
+        return sum("forward" in vars(m) for m in attentions)
+
+    try:
+        both()
+        assert rotations("qwen2_vl_text") == 2 and rotations("qwen2_vl") == 4
+        text(rope=False)
+        assert rotations("qwen2_vl_text") == 0 and rotations("qwen2_vl") == 4
+    finally:
+        tigon_torch.revert()
+    assert rotations("qwen2_vl_text") == rotations("qwen2_vl") == 0
+
+
+def test_revert(calls):
+    """Everything, in the language model, the tower and both configs; a copy stays patched."""
+    model = of_type("qwen2_vl")
+    loss, expected = step(model, batch_of("qwen2_vl"))
+    tigon_torch.apply(model, linear=True)
+    second = copy.deepcopy(model)
+    tigon_torch.revert(model)
+    assert not any("forward" in vars(m) for m in model.modules())
+    assert {m.config._attn_implementation for m in model.modules() if hasattr(m, "config")} == {"sdpa"}
+    calls.clear()
+    again, actual = step(model, batch_of("qwen2_vl"))
+    assert not calls and again == loss and all(torch.equal(actual[name], expected[name]) for name in expected)
+    step(second, batch_of("qwen2_vl"))
+    assert calls["attention"] == 2 and calls["rope"] == 4
