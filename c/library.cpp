@@ -62,6 +62,8 @@ std::int32_t guarded(Call call) noexcept {
     call();
     return TIGON_OK;
   } catch (const tigon::error& e) {
+    // Of error_code::device, which no CPU reports, the list has no number of its own.
+    if (e.code() == error_code::device) return failed(TIGON_ERROR_INTERNAL, e.what());
     return failed(static_cast<tigon_status>(static_cast<int>(e.code()) + 1), e.what());
   } catch (const std::bad_alloc&) {
     return failed(TIGON_ERROR_MEMORY, "tigon: memory has no more");

@@ -180,8 +180,8 @@ TEST_F(arguments_of_a_door, too_many_are_refused) {
 }
 
 TEST(error_codes, are_said_by_name) {
-  const std::array<const char*, 8> names{"shape",    "dtype", "stride", "alias",
-                                         "argument", "index", "state",  "workspace"};
+  const std::array<const char*, 9> names{"shape", "dtype", "stride",    "alias", "argument",
+                                         "index", "state", "workspace", "device"};
   for (std::size_t k = 0; k < names.size(); ++k) EXPECT_EQ(error_code_name(static_cast<error_code>(k)), names[k]);
   EXPECT_EQ(error_code_name(static_cast<error_code>(names.size())), "unknown");
 }
