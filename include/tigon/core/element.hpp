@@ -114,6 +114,15 @@ inline constexpr bool summed_in_f64 = std::same_as<T, double>;
 template <class T>
 using accumulator_t = std::conditional_t<summed_in_f64<T>, double, float>;
 
+/// A number as an element; of f64 that becomes one of 16 bits, f32 is in between.
+template <class T, class A>
+constexpr TIGON_INLINE T as_element(A value) {
+  if constexpr (sizeof(T) == 2)
+    return static_cast<T>(static_cast<float>(value));
+  else
+    return static_cast<T>(value);
+}
+
 /// Element types that may meet in one call: all but f64 with one another, f64 only with itself.
 template <class T, class U>
 concept mixes_with = element<T> && element<U> && std::same_as<accumulator_t<T>, accumulator_t<U>>;

@@ -214,7 +214,7 @@ TIGON_INLINE void store(V v, T* p) {
   } else if constexpr (V::size == 1) {
     A value;
     L::store(v.r, &value);
-    *p = static_cast<T>(value);
+    *p = as_element<T>(value);
 #if defined(TIGON_X86)
   } else if constexpr (detail::raw_store<L, T>) {
     x86::store(L::raw(v.r), p);
@@ -225,7 +225,7 @@ TIGON_INLINE void store(V v, T* p) {
   } else {
     alignas(64) A buffer[V::size];
     L::store(v.r, buffer);
-    for (std::size_t i = 0; i < V::size; ++i) p[i] = static_cast<T>(buffer[i]);
+    for (std::size_t i = 0; i < V::size; ++i) p[i] = as_element<T>(buffer[i]);
   }
 }
 
@@ -333,7 +333,7 @@ TIGON_INLINE void store_n(V v, T* p, std::size_t n) {
     if (n == V::size) return store(v, p);
     alignas(64) A buffer[V::size];
     L::store(v.r, buffer);
-    for (std::size_t i = 0; i < n; ++i) p[i] = static_cast<T>(buffer[i]);
+    for (std::size_t i = 0; i < n; ++i) p[i] = as_element<T>(buffer[i]);
   }
 }
 

@@ -117,7 +117,7 @@ struct elements<1, T> {
   }
   template <class A>
   TIGON_DEVICE_INLINE void set_all(const A (&v)[1]) {
-    one = static_cast<T>(v[0]);
+    one = as_element<T>(v[0]);
   }
 };
 

@@ -281,7 +281,7 @@ struct output<simd::pair_columns<T>> {
     using A = typename std::remove_cvref_t<decltype(r[0].v[K])>::value_type;
     T* const to = y.pairs.data + i * y.pairs.row_stride + 2 * j;
     if constexpr (N == 1) {
-      to[0] = static_cast<T>(r[0].v[K].r), to[1] = static_cast<T>(r[0].v[K + 1].r);
+      to[0] = as_element<T>(r[0].v[K].r), to[1] = as_element<T>(r[0].v[K + 1].r);
     } else {
       A v[2 * N];
 #pragma unroll
