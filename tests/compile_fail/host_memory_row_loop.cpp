@@ -10,7 +10,7 @@ struct acme : tigon::backends::generic {
     using row_loops = void;
 #endif
     template <class A>
-    static void for_rows(tigon::context&, std::size_t, std::size_t, auto) {}
+    static void for_rows(tigon::context&, std::size_t, std::size_t, tigon::simd::row_loop, auto) {}
   };
 };
 
