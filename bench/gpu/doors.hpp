@@ -3,7 +3,7 @@
 #define TIGON_BENCH_GPU_DOORS_HPP
 
 #include <tigon/backends/cuda/backend.hpp>
-// After it.
+// Behind it: it says how these are compiled.
 #include <cstdio>
 #include <exception>
 

@@ -1,5 +1,5 @@
 #include "doors.hpp"
-// After it.
+// Behind it: it says how these are compiled.
 #include <tigon/ops/geglu.hpp>
 #include <tigon/ops/relu_squared.hpp>
 #include <tigon/ops/softmax.hpp>

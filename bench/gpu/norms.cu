@@ -1,5 +1,5 @@
 #include "doors.hpp"
-// After it.
+// Behind it: it says how these are compiled.
 #include <memory>
 #include <tigon/ops/layer_norm.hpp>
 #include <tigon/ops/rms_norm.hpp>

@@ -4,7 +4,7 @@
 //
 // The backend's header comes before other headers of tigon. Doors that name no backend then run on the GPU.
 #include <tigon/backends/cuda/backend.hpp>
-// After it.
+// Behind it: it says how these are compiled.
 #include <cstdio>
 #include <span>
 #include <tigon/ops/rms_norm.hpp>

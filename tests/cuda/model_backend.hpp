@@ -3,7 +3,7 @@
 #define TIGON_TESTS_CUDA_MODEL_BACKEND_HPP
 
 #include "model.hpp"
-// After it.
+// Behind it: it says how these are compiled.
 #include <tigon/backends/cuda/backend.hpp>
 
 #endif  // TIGON_TESTS_CUDA_MODEL_BACKEND_HPP

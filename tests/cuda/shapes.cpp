@@ -1,7 +1,7 @@
 // Backend cuda on the model of a GPU: every shape of its driver, with the results of single numbers; what the host may not
 // touch; and that the model sees a barrier that is missing.
 #include "model.hpp"
-// After it.
+// Behind it: it says how these are compiled.
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 
@@ -53,15 +53,16 @@ class device_memory {
 
 template <class T>
 struct numbers {
+  static constexpr std::size_t beyond = 64;
   T* data;
   std::size_t rows, cols, stride;
 
   numbers(std::size_t r, std::size_t c, std::size_t apart = 0)
-      : data(static_cast<T*>(device_memory::instance().take(r * (c + apart) * sizeof(T)))),
+      : data(static_cast<T*>(device_memory::instance().take((r * (c + apart) + beyond) * sizeof(T)))),
         rows(r),
         cols(c),
         stride(c + apart) {
-    for (std::size_t k = 0; k < r * stride; ++k) data[k] = T(std::numeric_limits<float>::quiet_NaN());
+    for (std::size_t k = 0; k < r * stride + beyond; ++k) data[k] = T(std::numeric_limits<float>::quiet_NaN());
   }
   numbers& fill(unsigned seed, float middle = 0) {
     for (std::size_t i = 0; i < rows; ++i)
@@ -73,6 +74,12 @@ struct numbers {
   }
   matrix_view<T> matrix() const { return {data, rows, cols, stride}; }
   std::span<T> vector() const { return {data, cols}; }
+  /// Whether nothing was written between the rows and behind them.
+  bool is_alone() const {
+    for (std::size_t k = 0; k < rows * stride + beyond; ++k)
+      if ((k >= rows * stride || k % stride >= cols) && !std::isnan(static_cast<double>(data[k]))) return false;
+    return true;
+  }
   std::vector<T> all() const {
     std::vector<T> result;
     for (std::size_t i = 0; i < rows; ++i) result.insert(result.end(), data + i * stride, data + i * stride + cols);
@@ -110,7 +117,10 @@ class problem {
     cuda_model::before_kernel = cuda_model::after_kernel = nullptr;
     memory.reachable(true);
     results<T> all;
-    for (const auto& [name, of] : made_) all.emplace_back(name, of.all());
+    for (const auto& [name, of] : made_) {
+      EXPECT_TRUE(of.is_alone()) << name << " was written beside its columns";
+      all.emplace_back(name, of.all());
+    }
     return all;
   }
   numbers<T> matrix(unsigned seed, float middle = 0) {
@@ -227,7 +237,7 @@ auto gates_both_ways() {
 
 // Rows of every shape in backends/cuda/plan.hpp: lanes of a warp, several rows a group; a block that keeps a row; rows that
 // are read again; rows that begin anywhere, or lie apart.
-const shape narrow[] = {{70, 24}, {300, 128}, {37, 256}, {9, 512}, {5, 1024}};
+const shape narrow[] = {{70, 24, 8}, {300, 128}, {37, 256}, {9, 504, 16}, {5, 1024}};
 const shape wide[] = {{3, 4096}, {2, 8200}, {2, 20000}};
 const shape awkward[] = {{40, 37}, {3, 5001}, {6, 1000, 24}, {6, 1000, 3}, {1, 64}};
 

@@ -1,7 +1,7 @@
 // Backend cuda on the model of a GPU with a thread for each of its threads, under ThreadSanitizer: few rows, since each has
 // hundreds of threads.
 #include "model.hpp"
-// After it.
+// Behind it: it says how these are compiled.
 #include <gtest/gtest.h>
 
 #include <cmath>

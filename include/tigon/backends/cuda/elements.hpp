@@ -3,7 +3,7 @@
 #define TIGON_BACKENDS_CUDA_ELEMENTS_HPP
 
 #include <tigon/backends/cuda/device_code.hpp>
-// After it.
+// Behind it: it says how these are compiled.
 #include <tigon/core/element.hpp>
 
 #include <bit>

@@ -3,7 +3,7 @@
 #define TIGON_BACKENDS_CUDA_NORMS_HPP
 
 #include <tigon/backends/cuda/backend.hpp>
-// After it.
+// Behind it: it says how these are compiled.
 #include <tigon/ops/norm/layer_norm_kernel.hpp>
 #include <tigon/ops/norm/rms_norm_kernel.hpp>
 

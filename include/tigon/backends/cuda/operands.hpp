@@ -9,7 +9,7 @@
 #define TIGON_BACKENDS_CUDA_OPERANDS_HPP
 
 #include <tigon/backends/cuda/elements.hpp>
-// After it.
+// Behind it: it says how these are compiled.
 #include <tigon/rows/driver.hpp>
 
 #include <algorithm>

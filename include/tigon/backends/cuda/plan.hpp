@@ -4,7 +4,7 @@
 #define TIGON_BACKENDS_CUDA_PLAN_HPP
 
 #include <tigon/backends/cuda/group.hpp>
-// After it.
+// Behind it: it says how these are compiled.
 #include <tigon/core/division.hpp>
 
 #include <algorithm>

@@ -10,7 +10,7 @@
 
 #include <tigon/backends/cuda/kernels.hpp>
 #include <tigon/backends/cuda/runtime.hpp>
-// After them.
+// Behind them: they say how these are compiled.
 #include <tigon/rows/reduce_map.hpp>
 
 #include <algorithm>

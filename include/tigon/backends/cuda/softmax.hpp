@@ -3,7 +3,7 @@
 #define TIGON_BACKENDS_CUDA_SOFTMAX_HPP
 
 #include <tigon/backends/cuda/backend.hpp>
-// After it.
+// Behind it: it says how these are compiled.
 #include <tigon/ops/softmax/softmax_kernel.hpp>
 
 namespace tigon {
