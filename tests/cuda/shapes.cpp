@@ -282,6 +282,7 @@ TEST(cuda_model, softmax) {
   for (const shape& s : {narrow[0], narrow[3], wide[0], awkward[1]})
     expect_as_single_numbers<float>(s, softmax_both_ways<float>());
   expect_as_single_numbers<bfloat16>({2, 40000}, softmax_both_ways<bfloat16>());
+  EXPECT_EQ((softmax_workspace<cuda, float>(4096)), 0u);  // parameter gradients alone take memory
 }
 TEST(cuda_model, gates) {
   for (const shape& s : {narrow[0], awkward[0], awkward[2], awkward[3]})

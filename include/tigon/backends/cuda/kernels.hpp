@@ -81,9 +81,6 @@ __global__ void __launch_bounds__(threads_of_map)
   }
 }
 
-/// Columns that a block of add_tasks has.
-inline constexpr unsigned columns_of_block = 8;
-
 /// Rows of a task that are computed in f64, by the whole block, behind the others.
 template <class Shape, class Call, class Add>
 TIGON_DEVICE_NOINLINE void add_rows_in_f64(const Call& call, std::size_t begin, std::size_t end, unsigned cols, Add add,
@@ -101,7 +98,7 @@ TIGON_DEVICE_NOINLINE void add_rows_in_f64(const Call& call, std::size_t begin, 
 /// The rows of a task, one after the other, and K sums over them of each column: K partial rows, `stride` elements apart. A
 /// block has a row on its way while it reduces the one before; of groups of lanes there are enough.
 template <class Shape, int N, int K, class Call>
-__global__ void __launch_bounds__(Shape::most_threads, Shape::blocks_at_once)
+__global__ void __launch_bounds__(Shape::most_threads, Shape::threads_at_once / Shape::most_threads)
     add_rows(const __grid_constant__ Call call, std::size_t rows, std::size_t per_task, unsigned cols,
              typename Call::A* partials, std::size_t stride) {
   using thread = row_thread<Shape, N, Call, Shape::keeps_vectors ? keeps::vectors_too : keeps::rows>;
@@ -169,6 +166,9 @@ __global__ void __launch_bounds__(Shape::most_threads, Shape::blocks_at_once)
       add_rows_in_f64<Shape>(call, begin, end, cols, add_row<K, A>{{own, stride}}, in_f64);
   }
 }
+
+/// Columns that a block of add_tasks has.
+inline constexpr unsigned columns_of_block = 8;
 
 /// out[j], or out[j] + it, from the partial rows of all tasks, added in f64. A block has 8 columns; each of its threads two
 /// or four of them, over every 64th or 128th task.

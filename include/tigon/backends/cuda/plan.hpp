@@ -21,10 +21,10 @@ template <unsigned Lanes, int Kept, unsigned MostThreads>
 struct row_shape {
   static constexpr unsigned lanes = Lanes, most_threads = MostThreads;
   static constexpr int kept = Kept;
-  /// With K sums over the rows, for which a multiprocessor has `blocks_at_once`, and a thread 64 or 80 registers: whether
+  /// With K sums over the rows, for which a multiprocessor has so many threads, each with 64 or 80 registers: whether
   /// vectors stay in registers for all rows, and whether the next row is on its way while one is reduced. Groups of lanes are
   /// so many that they need not.
-  static constexpr unsigned blocks_at_once = (lanes == 0 ? 1024 : 768) / most_threads;
+  static constexpr unsigned threads_at_once = lanes == 0 ? 1024 : 768;
   static constexpr bool keeps_vectors = kept != 0 && kept * most_threads <= 512;
   template <int K>
   static constexpr bool loads_ahead = lanes == 0 && kept != 0 && (K == 1 || most_threads < 1024);
@@ -32,8 +32,6 @@ struct row_shape {
   /// The widest row, in vectors.
   static constexpr std::size_t reach =
       kept == 0 ? ~std::size_t{0} : static_cast<std::size_t>(kept) * (lanes == 0 ? most_threads : lanes);
-  /// Blocks that a multiprocessor has at once, of so many threads.
-  static constexpr unsigned blocks_of(unsigned threads) { return lanes == 0 ? 1024 / threads : blocks_at_once; }
   /// Threads of a block for rows of so many vectors.
   static constexpr unsigned threads(std::size_t vectors) {
     if (lanes != 0) return most_threads;

@@ -20,19 +20,15 @@
 namespace tigon::gpu {
 inline namespace TIGON_ABI {
 
-/// Blocks of a launch.
-inline unsigned blocks(std::size_t count) {
+/// A number that a launch takes: of blocks, or of columns.
+inline unsigned fitting(std::size_t count, const char* what) {
   if (count > std::size_t{std::numeric_limits<int>::max()})
     tigon::detail::fail(error_code::shape,
-                        "tigon: cuda: " + std::to_string(count) + " blocks; expected at most 2^31 - 1");
+                        "tigon: cuda: " + std::to_string(count) + " " + what + "; expected at most 2^31 - 1");
   return static_cast<unsigned>(count);
 }
-inline unsigned columns(std::size_t cols) {
-  if (cols > std::size_t{std::numeric_limits<unsigned>::max()} / 2)
-    tigon::detail::fail(error_code::shape,
-                        "tigon: cuda: " + std::to_string(cols) + " columns; expected at most 2^31 - 1");
-  return static_cast<unsigned>(cols);
-}
+inline unsigned blocks(std::size_t count) { return fitting(count, "blocks"); }
+inline unsigned columns(std::size_t count) { return fitting(count, "columns"); }
 
 /// A matrix, or pairs, whose rows lie one behind the other, as one row; what has no row of its own stays as it is.
 template <class M>
@@ -102,12 +98,7 @@ struct rows_on_groups {
       launch(ctx, kernel_of(shape, n), blocks(tigon::detail::ceil_div(of.rows, shape.rows)), shape.threads(vectors),
              call, of.rows, columns(of.cols));
     };
-    constexpr std::integral_constant<int, Call::N> n;
-    if (takes_vectors(call, of.cols))
-      with_shape(shapes_of_rows<Call::N * Call::kept_bytes>(), of.cols / Call::N,
-                 [&](auto shape) { run(n, shape, of.cols / Call::N); });
-    else
-      run(std::integral_constant<int, 1>(), shape_of_elements(), of.cols);
+    with_shape_of(shapes_of_rows<Call::N * Call::kept_bytes>(), call, of.cols, run);
   }
 
  private:
@@ -129,6 +120,16 @@ struct rows_on_groups {
   template <class Call>
   static bool takes_vectors(const Call& call, std::size_t cols) {
     return cols % Call::N == 0 && all_wide<Call::N>(call.x, call.y);
+  }
+
+  /// run(columns at a time, shape, vectors of a row).
+  template <class Shapes, class Call, class Run>
+  static void with_shape_of(Shapes shapes, const Call& call, std::size_t cols, const Run& run) {
+    constexpr std::integral_constant<int, Call::N> n;
+    if (takes_vectors(call, cols))
+      with_shape(shapes, cols / Call::N, [&](auto shape) { run(n, shape, cols / Call::N); });
+    else
+      run(std::integral_constant<int, 1>(), shape_of_elements(), cols);
   }
 
   template <class Call>
@@ -164,17 +165,13 @@ struct rows_on_groups {
     std::size_t tasks = 0;
     const auto run = [&](auto n, auto shape, std::size_t vectors) {
       constexpr unsigned groups = shape.rows;
-      const std::size_t per_task = rows_of_task(of.rows, groups, shape.blocks_of(shape.threads(vectors)));
+      const std::size_t per_task = rows_of_task(of.rows, groups, shape.threads_at_once / shape.threads(vectors));
       tasks = tigon::detail::ceil_div(of.rows, per_task);
       if (tasks != 0)
         launch(ctx, add_rows<decltype(shape), n.value, K, Call>, blocks(tasks), shape.threads(vectors), call, of.rows,
                per_task, columns(of.cols), partials, stride);
     };
-    constexpr std::integral_constant<int, Call::N> n;
-    if (takes_vectors(call, of.cols))
-      with_shape(shapes_of_sums<K>(), of.cols / Call::N, [&](auto shape) { run(n, shape, of.cols / Call::N); });
-    else
-      run(std::integral_constant<int, 1>(), shape_of_elements(), of.cols);
+    with_shape_of(shapes_of_sums<K>(), call, of.cols, run);
 
     std::size_t k = 0;
     const auto combine = [&](const auto& to) {

@@ -264,6 +264,8 @@ constexpr std::size_t rows_per_task(std::size_t rows, std::size_t cols) {
 
 template <class B, class A>
 std::size_t scratch_workspace(std::size_t cols, std::size_t scratch_rows, const context& ctx) {
+  // A device whose driver has programs alone runs no such loop.
+  if constexpr (!host_memory<B> && !rows::loops_over_rows<B>) return 0;
   return workspace::bytes_for<A>(ctx.executor().workers(), scratch_rows, workspace::padded<A>(cols));
 }
 
