@@ -9,9 +9,12 @@
 
 namespace tigon {
 namespace op {
+struct cross_entropy;
 struct dyt;
 struct fused_add_rms_norm;
+struct fused_linear_cross_entropy;
 struct geglu;
+struct gemm;
 struct kl_div;
 struct jsd;
 struct layer_norm;
@@ -35,7 +38,8 @@ struct cuda : generic {
   using engine = simd::cuda;
   using rows = gpu::rows_on_groups<cuda>;
   static constexpr bool host_memory = false;
-  using overrides = op_list<op::rms_norm, op::softmax>;
+  using overrides = op_list<op::cross_entropy, op::fused_linear_cross_entropy, op::gemm, op::rms_norm, op::softmax>;
+  static constexpr chunk_tuning chunk{.logits_bytes = std::size_t{512} << 20, .row_multiple = 128};
   /// Operators that are made of row programs alone.
   using shared = op_list<op::geglu, op::layer_norm, op::relu_squared, op::swiglu, op::swiglu_fused>;
   /// CUDA's default stream, with a growing workspace of the calling thread's own.
@@ -51,7 +55,11 @@ struct cuda : generic {
 }  // namespace tigon
 
 // Everything it overrides:
+#include <tigon/backends/cuda/cross_entropy.hpp>
 #include <tigon/backends/cuda/norms.hpp>
 #include <tigon/backends/cuda/softmax.hpp>
+#if __has_include(<Eigen/Core>)  // what products need on every backend (gemm/kernel.hpp)
+#include <tigon/backends/cuda/fused_linear_cross_entropy.hpp>
+#endif
 
 #endif  // TIGON_BACKENDS_CUDA_BACKEND_HPP
