@@ -9,17 +9,26 @@
 
 namespace tigon {
 namespace op {
+struct adamw;
+struct attn_res;
 struct dyt;
+struct embedding;
 struct fused_add_rms_norm;
 struct geglu;
-struct kl_div;
+struct group_norm;
 struct jsd;
+struct kl_div;
 struct layer_norm;
+struct llama4_rope;
 struct modulated_rms_norm;
 struct poly_norm;
+struct qk_norm_rope;
+struct qwen2vl_mrope;
 struct relu_squared;
 struct rms_norm;
+struct rope;
 struct softmax;
+struct sparsemax;
 struct swiglu;
 struct swiglu_fused;
 struct tvd;
@@ -47,8 +56,9 @@ struct cuda : generic {
   using divergence_rows = gpu::divergence_rows;
   template <class A>
   using number = gpu::scaled_number<A>;
-  using overrides =
-      op_list<op::dyt, op::jsd, op::kl_div, op::modulated_rms_norm, op::poly_norm, op::rms_norm, op::softmax, op::tvd>;
+  using overrides = op_list<op::adamw, op::attn_res, op::dyt, op::embedding, op::group_norm, op::jsd, op::kl_div,
+                            op::llama4_rope, op::modulated_rms_norm, op::poly_norm, op::qk_norm_rope, op::qwen2vl_mrope,
+                            op::rms_norm, op::rope, op::softmax, op::sparsemax, op::tvd>;
   /// Operators that are made of row programs alone.
   using shared =
       op_list<op::fused_add_rms_norm, op::geglu, op::layer_norm, op::relu_squared, op::swiglu, op::swiglu_fused>;
@@ -65,9 +75,16 @@ struct cuda : generic {
 }  // namespace tigon
 
 // Everything it overrides:
+#include <tigon/backends/cuda/adamw.hpp>
+#include <tigon/backends/cuda/attn_res.hpp>
 #include <tigon/backends/cuda/divergences.hpp>
 #include <tigon/backends/cuda/dyt.hpp>
+#include <tigon/backends/cuda/embedding.hpp>
+#include <tigon/backends/cuda/group_norm.hpp>
 #include <tigon/backends/cuda/norms.hpp>
+#include <tigon/backends/cuda/qk_norm_rope.hpp>
+#include <tigon/backends/cuda/rotary.hpp>
 #include <tigon/backends/cuda/softmax.hpp>
+#include <tigon/backends/cuda/sparsemax.hpp>
 
 #endif  // TIGON_BACKENDS_CUDA_BACKEND_HPP
