@@ -244,6 +244,10 @@ void launch(cudaStream_t, void (*kernel)(Parameter...), dim3 grid, dim3 threads,
 inline void __syncthreads() { cuda_model::of_here->sync(); }
 inline int __syncthreads_or(int is) { return cuda_model::of_here->sync_or(is != 0); }
 template <class A>
+A atomicAdd(A* p, A more) {
+  return std::atomic_ref<A>(*p).fetch_add(more, std::memory_order_relaxed);
+}
+template <class A>
 A __shfl_xor_sync(unsigned mask, A v, unsigned by) {
   return cuda_model::of_here->shuffled(mask, v, by);
 }
