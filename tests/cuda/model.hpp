@@ -53,6 +53,8 @@ inline cudaError_t cudaMallocAsync(void** p, std::size_t bytes, cudaStream_t) {
   *p = std::aligned_alloc(256, (bytes + 255) / 256 * 256);
   return *p == nullptr ? cudaErrorMemoryAllocation : cudaSuccess;
 }
+enum { cudaHostAllocPortable, cudaHostAllocMapped };
+inline cudaError_t cudaHostAlloc(void** p, std::size_t bytes, unsigned) { return cudaMallocAsync(p, bytes, nullptr); }
 inline cudaError_t cudaFreeAsync(void* p, cudaStream_t) {
   std::free(p);
   return cudaSuccess;

@@ -11,10 +11,13 @@ namespace tigon {
 namespace op {
 struct adamw;
 struct attn_res;
+struct cross_entropy;
 struct dyt;
 struct embedding;
 struct fused_add_rms_norm;
+struct fused_linear_cross_entropy;
 struct geglu;
+struct gemm;
 struct group_norm;
 struct jsd;
 struct kl_div;
@@ -55,13 +58,15 @@ struct cuda : generic {
   using engine = simd::cuda;
   using rows = gpu::rows_on_groups<cuda>;
   static constexpr bool host_memory = false;
+  static constexpr chunk_tuning chunk{.logits_bytes = std::size_t{512} << 20, .row_multiple = 128};
   using divergence_rows = gpu::divergence_rows;
   template <class A>
   using number = gpu::scaled_number<A>;
   using overrides =
-      op_list<op::adamw, op::attn_res, op::dyt, op::embedding, op::group_norm, op::jsd, op::kl_div, op::llama4_rope,
-              op::mhc_post_res, op::mhc_pre, op::modulated_rms_norm, op::poly_norm, op::qk_norm_rope, op::qwen2vl_mrope,
-              op::rms_norm, op::rope, op::softmax, op::sparsemax, op::tvd>;
+      op_list<op::adamw, op::attn_res, op::cross_entropy, op::dyt, op::embedding, op::fused_linear_cross_entropy,
+              op::gemm, op::group_norm, op::jsd, op::kl_div, op::llama4_rope, op::mhc_post_res, op::mhc_pre,
+              op::modulated_rms_norm, op::poly_norm, op::qk_norm_rope, op::qwen2vl_mrope, op::rms_norm, op::rope,
+              op::softmax, op::sparsemax, op::tvd>;
   /// Operators that are made of row programs alone.
   using shared =
       op_list<op::fused_add_rms_norm, op::geglu, op::layer_norm, op::relu_squared, op::swiglu, op::swiglu_fused>;
@@ -80,6 +85,7 @@ struct cuda : generic {
 // Everything it overrides:
 #include <tigon/backends/cuda/adamw.hpp>
 #include <tigon/backends/cuda/attn_res.hpp>
+#include <tigon/backends/cuda/cross_entropy.hpp>
 #include <tigon/backends/cuda/divergences.hpp>
 #include <tigon/backends/cuda/dyt.hpp>
 #include <tigon/backends/cuda/embedding.hpp>
@@ -90,5 +96,8 @@ struct cuda : generic {
 #include <tigon/backends/cuda/rotary.hpp>
 #include <tigon/backends/cuda/softmax.hpp>
 #include <tigon/backends/cuda/sparsemax.hpp>
+#if __has_include(<Eigen/Core>)  // what products need on every backend (gemm/kernel.hpp)
+#include <tigon/backends/cuda/fused_linear_cross_entropy.hpp>
+#endif
 
 #endif  // TIGON_BACKENDS_CUDA_BACKEND_HPP
