@@ -326,10 +326,12 @@ OPERATORS = [copy, rms_norm, layer_norm, softmax, gates, cross_entropy, fused_li
 
 
 def main():
+    import peers_rows  # which takes what is above from here
+
     library, wanted = sys.argv[1], sys.argv[2:]
     print(torch.cuda.get_device_name(), "torch", torch.__version__)
     bench = Bench(library)
-    for operator in OPERATORS:
+    for operator in OPERATORS + peers_rows.OPERATORS:
         if not wanted or operator.__name__ in wanted:
             operator(bench)
             torch.cuda.empty_cache()

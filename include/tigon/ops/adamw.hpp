@@ -162,7 +162,8 @@ using adamw_parameter_of =
 }  // namespace detail
 
 /// A step of all parameters, a contiguous range of adamw_parameter. Returns the norm of their gradients before clipping:
-/// where it is not finite and skip_non_finite is set, nothing was written. See adamw_options for the contract.
+/// where it is not finite and skip_non_finite is set, nothing was written. In a device's memory, which the host does not read,
+/// the norm stays there, and NaN is returned. See adamw_options for the contract.
 template <class B = default_backend, class List>
 double adamw(const List& parameters, adamw_options opt = {}, context& ctx = default_context<B>()) {
   using P = detail::adamw_parameter_of<List>;
