@@ -8,6 +8,8 @@
 #endif
 #include "support/linear_cross_entropy.hpp"
 
+#include "support/kernels.hpp"
+
 namespace {
 
 using namespace tigon::test;
@@ -250,7 +252,7 @@ TEST(chunks, stay_below_140_MiB_for_2048_tokens_of_128256_classes) {
 }
 
 TEST(chunks, of_a_backend_with_its_own_product_use_it) {
-  if (!std::same_as<tigon::provider_t<tigon::op::fused_linear_cross_entropy, usual_backend>, tigon::backends::generic>)
+  if (!std::same_as<usual_provider<tigon::op::fused_linear_cross_entropy>, tigon::backends::generic>)
     GTEST_SKIP() << "a loss of the backend's own makes its products as it likes";
   problem<float> p({40, 16, 123}, variants[3]);
   p.keep_all();

@@ -9,6 +9,8 @@
 #include "support/linear_problem.hpp"
 #include "support/policy_loss.hpp"
 
+#include "support/kernels.hpp"
+
 namespace {
 
 using namespace tigon::test;

@@ -12,6 +12,8 @@
 #include "support/linear_problem.hpp"
 #include "support/sequence_problem.hpp"
 
+#include "support/kernels.hpp"
+
 namespace {
 
 using namespace tigon::test;
@@ -419,7 +421,7 @@ TEST(pairs_in_f64, differentiate_the_textbook) {
 }
 
 TEST(pairs, that_fit_take_three_products_a_piece_and_others_make_logits_again) {
-  if (!std::same_as<tigon::provider_t<tigon::op::fused_linear_preference, small_chunks>, tigon::backends::generic>)
+  if (!std::same_as<usual_provider<tigon::op::fused_linear_preference>, tigon::backends::generic>)
     GTEST_SKIP() << "a loss of the backend's own makes its products as it likes";
   // 1024 bytes are 8 rows of 32 classes. Two pairs of two rows a sequence fit, a pair of six does not.
   for (const auto& [size, expected] : {std::pair<sequence_sizes, std::size_t>{{8, 2, 3, 32}, 2 * 3},

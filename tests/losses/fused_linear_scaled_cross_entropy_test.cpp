@@ -11,6 +11,8 @@
 #include "support/linear_scaled_cross_entropy.hpp"
 #include "support/logit_loss.hpp"
 
+#include "support/kernels.hpp"
+
 namespace {
 
 using namespace tigon::test;
@@ -167,9 +169,8 @@ struct problem : linear_problem<T> {
 #if defined(TIGON_CONFORMANCE_BACKEND)
 using pairs = testing::Types<on<usual_backend, float>, on<small_chunks, bfloat16>>;
 #else
-using pairs =
-    with_engines<list<on<tigon::backends::generic, double>, on<small_chunks, float>, on<small_chunks, bfloat16>>,
-                 on<tigon::backends::xsimd, float>>;
+using pairs = with_engines<list<on<single_numbers, double>, on<small_chunks, float>, on<small_chunks, bfloat16>>,
+                           on<tigon::backends::xsimd, float>>;
 #endif
 
 template <class On>

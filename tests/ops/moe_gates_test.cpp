@@ -16,6 +16,8 @@
 #include "support/threads.hpp"
 #include "support/throws.hpp"
 
+#include "support/kernels.hpp"
+
 namespace tigon::backends {
 inline namespace TIGON_ABI {
 

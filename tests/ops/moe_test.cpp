@@ -17,6 +17,8 @@
 #include "support/threads.hpp"
 #include "support/throws.hpp"
 
+#include "support/kernels.hpp"
+
 namespace tigon::backends {
 inline namespace TIGON_ABI {
 
@@ -387,7 +389,7 @@ TEST(moe_numbers, are_those_of_an_example) {
 }
 
 TEST(moe_parts, of_a_backend_are_used) {
-  if (!std::same_as<tigon::provider_t<tigon::op::moe, usual_backend>, tigon::backends::generic>)
+  if (!std::same_as<usual_provider<tigon::op::moe>, tigon::backends::generic>)
     GTEST_SKIP() << "a mixture of the backend's own is made of what it likes";
   using B = tigon::backends::own_parts;
   problem<float> p({20, 2, 4, 17, 45});
@@ -409,7 +411,7 @@ TEST(moe_parts, of_a_backend_are_used) {
 
 TEST(moe_memory, is_a_chunk_and_no_copy_of_weights) {
   using B = usual_backend;
-  if (!std::same_as<tigon::provider_t<tigon::op::moe, usual_backend>, tigon::backends::generic>)
+  if (!std::same_as<usual_provider<tigon::op::moe>, tigon::backends::generic>)
     GTEST_SKIP() << "a mixture of the backend's own takes what it names";
   const tigon::moe_shape s{8192, 8, 128, 2048, 768};
   const std::size_t sums = s.tokens * s.hidden * sizeof(float), order = s.tokens * s.choices * sizeof(std::int64_t);

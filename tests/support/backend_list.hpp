@@ -3,6 +3,7 @@
 #ifndef TIGON_TESTS_SUPPORT_BACKEND_LIST_HPP
 #define TIGON_TESTS_SUPPORT_BACKEND_LIST_HPP
 
+#include <tigon/backend/kernel.hpp>
 #include <tigon/backends/generic/backend.hpp>
 #include <type_traits>
 #if defined(TIGON_CONFORMANCE_BACKEND)
@@ -103,6 +104,15 @@ using half_backends = list<single_numbers, usual_backend>;
 /// B, but the usual backend for what that is of.
 template <class B>
 using usual_if = std::conditional_t<std::is_same_v<shared<B>, usual_backend>, usual_backend, B>;
+
+/// What provides Op on the usual backend, linked or not.
+#if defined(TIGON_TESTS_LINKED_KERNELS)
+template <class Op>
+using usual_provider = provider_t<Op, backends::highway>;
+#else
+template <class Op>
+using usual_provider = provider_t<Op, usual_backend>;
+#endif
 
 }  // namespace tigon::test
 
