@@ -208,7 +208,7 @@ class whole_sdist(sdist):
     def make_release_tree(self, base_dir, files):
         super().make_release_tree(base_dir, files)
         source, target = tigon_folder(), pathlib.Path(base_dir) / "tigon"
-        for pattern in ("CMakeLists.txt", "LICENSE", "cmake/*", "include/tigon/**/*.hpp", "tests/passes.txt"):
+        for pattern in ("CMakeLists.txt", "LICENSE", "cmake/*", "include/tigon/**/*.hpp"):
             for file in source.glob(pattern):
                 copy = target / file.relative_to(source)
                 copy.parent.mkdir(parents=True, exist_ok=True)
