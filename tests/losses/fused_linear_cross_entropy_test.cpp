@@ -43,15 +43,16 @@ using problem = linear_cross_entropy_problem<T>;
 using pairs = testing::Types<on<usual_backend, float>, on<small_chunks, float>, on<small_chunks, bfloat16>,
                              on<small_chunks, float16>, on<small_chunks, double>>;
 #else
-using pairs = with_engines<list<on<tigon::backends::generic, float>, on<small_chunks, float>,
-                                on<small_chunks, bfloat16>, on<bf16_backend, bfloat16>, on<small_chunks, double>>,
+using pairs = with_engines<
+    list<on<single_numbers, double>, on<small_chunks, float>, on<small_chunks, bfloat16>, on<bf16_backend, bfloat16>>,
+    on<tigon::backends::generic, float>, on<small_chunks, double>,
 #if TIGON_FLAGS_amx
-                           on<tigon::backends::amx, bfloat16>,
+    on<tigon::backends::amx, bfloat16>,
 #endif
 #if defined(TIGON_TESTS_ONEDNN)
-                           on<tigon::backends::onednn, bfloat16>,
+    on<tigon::backends::onednn, bfloat16>,
 #endif
-                           on<small_chunks, float16>, on<tigon::backends::emulated_amx, bfloat16>>;
+    on<small_chunks, float16>, on<tigon::backends::emulated_amx, bfloat16>>;
 #endif
 
 template <class On>

@@ -18,8 +18,7 @@ namespace {
 
 using namespace tigon::test;
 using tigon::accumulator_t, tigon::bfloat16, tigon::context, tigon::dpo_loss, tigon::gradient;
-using tigon::backends::small_generic;
-using small_chunks = tigon::backends::small_counting;
+using tigon::backends::small_chunks, tigon::backends::small_counting, tigon::backends::small_generic;
 
 constexpr double nan = std::numeric_limits<double>::quiet_NaN(), infinity = std::numeric_limits<double>::infinity();
 
@@ -430,10 +429,10 @@ TEST(pairs, that_fit_take_three_products_a_piece_and_others_make_logits_again) {
     for (std::size_t b = 0; b < size.sequences; ++b)
       for (std::size_t t = 0; t < size.length; ++t) p.target(b, t) = 1;
     counted = {};
-    p.forward<small_chunks>();
+    p.forward<small_counting>();
     EXPECT_EQ(counted.products, expected) << size;
     counted = {};
-    p.forward<small_chunks>({}, {}, {});
+    p.forward<small_counting>({}, {}, {});
     EXPECT_EQ(counted.products, size.length == 2 ? 2u : 4u) << "logits alone";
   }
 }

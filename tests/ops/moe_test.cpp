@@ -23,12 +23,7 @@ namespace tigon::backends {
 inline namespace TIGON_ABI {
 
 /// A few pairs at a time.
-struct few_pairs : test::usual_backend {
-  using parent = test::usual_backend;
-  static constexpr backend_info info{"few_pairs", {device::cpu}};
-  using overrides = op_list<>;
-  static constexpr chunk_tuning chunk{.logits_bytes = 4096, .row_multiple = 2};
-};
+using few_pairs = small_chunks_of<test::usual_backend, 4096>;
 /// Products, a gate and an order of its own.
 struct own_parts : few_pairs {
   using parent = few_pairs;
@@ -90,9 +85,9 @@ using tigon::backends::few_pairs;
 using moe_pairs = testing::Types<on<usual_backend, float>, on<few_pairs, float>, on<few_pairs, bfloat16>,
                                  on<few_pairs, tigon::float16>, on<few_pairs, double>>;
 #else
-using moe_pairs = with_engines<
-    list<on<tigon::backends::generic, float>, on<few_pairs, float>, on<few_pairs, bfloat16>, on<few_pairs, double>>,
-    on<tigon::backends::eigen, tigon::float16>, on<bf16_backend, bfloat16>>;
+using moe_pairs = with_engines<list<on<single_numbers, double>, on<few_pairs, float>, on<few_pairs, bfloat16>>,
+                               on<tigon::backends::generic, float>, on<few_pairs, double>,
+                               on<tigon::backends::eigen, tigon::float16>, on<bf16_backend, bfloat16>>;
 #endif
 
 constexpr double nan = std::numeric_limits<double>::quiet_NaN();

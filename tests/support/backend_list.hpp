@@ -50,6 +50,7 @@ using shared = B;
 
 using usual_backend = TIGON_CONFORMANCE_BACKEND;
 using single_numbers = backends::generic;
+using bf16_backend = usual_backend;
 using engine_backends = list<usual_backend>;
 using all_backends = engine_backends;
 using half_backends = engine_backends;
@@ -115,5 +116,22 @@ using usual_provider = provider_t<Op, usual_backend>;
 #endif
 
 }  // namespace tigon::test
+
+namespace tigon::backends {
+inline namespace TIGON_ABI {
+
+/// A few rows, pairs or sums at a time, by the kernels of Parent.
+template <class Parent, std::size_t Bytes, std::size_t LeastRows = 0>
+struct small_chunks_of : Parent {
+  using parent = Parent;
+  using chunked = small_chunks_of;
+  using unchunked = Parent;
+  static constexpr backend_info info{"small_chunks", {device::cpu}};
+  using overrides = op_list<>;
+  static constexpr chunk_tuning chunk{.logits_bytes = Bytes, .row_multiple = 2, .least_rows = LeastRows};
+};
+
+}  // namespace TIGON_ABI
+}  // namespace tigon::backends
 
 #endif  // TIGON_TESTS_SUPPORT_BACKEND_LIST_HPP
