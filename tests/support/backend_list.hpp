@@ -102,9 +102,10 @@ using half_backends = list<single_numbers, usual_backend>;
 
 #endif
 
-/// B, but the usual backend for what that is of.
+/// B, but what the suite shares of it: the usual backend and the one of products in bf16.
 template <class B>
-using usual_if = std::conditional_t<std::is_same_v<shared<B>, usual_backend>, usual_backend, B>;
+using usual_if = std::conditional_t<std::is_same_v<shared<B>, usual_backend> || std::is_same_v<shared<B>, bf16_backend>,
+                                    shared<B>, B>;
 
 /// What provides Op on the usual backend, linked or not.
 #if defined(TIGON_TESTS_LINKED_KERNELS)
