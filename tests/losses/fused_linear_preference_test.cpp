@@ -308,12 +308,10 @@ struct problem : sequence_problem<T> {
 };
 
 #if defined(TIGON_CONFORMANCE_BACKEND)
-using whole_chunks = usual_backend;
 using pairs = testing::Types<on<small_chunks, float>, on<small_chunks, bfloat16>>;
 #else
-using whole_chunks = tigon::backends::xsimd;
 using pairs = with_engines<list<on<small_chunks, float>, on<small_chunks, bfloat16>, on<small_generic, double>>,
-                           on<whole_chunks, float>>;
+                           on<tigon::backends::xsimd, float>>;
 #endif
 template <class On>
 class fused_linear_preference : public testing::Test {};
@@ -927,16 +925,16 @@ TEST(pairs_workspace, is_taken_but_for_a_tenth) {
     for (std::size_t t = 0; t < 16; ++t) p.target(b, t) = 3;
   tigon::workspace scratch;
   context ctx(tigon::serial(), scratch);
-  p.forward<whole_chunks>(ctx);
-  const auto bytes = tigon::fused_linear_preference_workspace<whole_chunks, float>(4, 16, 32, 2000, 33, ctx);
+  p.forward<usual_backend>(ctx);
+  const auto bytes = tigon::fused_linear_preference_workspace<usual_backend, float>(4, 16, 32, 2000, 33, ctx);
   EXPECT_LE(scratch.high_water(), bytes);
   EXPECT_GE(static_cast<double>(scratch.high_water()), 0.9 * static_cast<double>(bytes));
   // As docs/formulas/preference.md has it.
   constexpr std::size_t rows = 128, hidden = 32, vocab = 2000;
-  const std::size_t product = std::max({tigon::gemm_workspace<whole_chunks, float>(rows, vocab, hidden),
-                                        tigon::gemm_workspace<whole_chunks, float>(rows, hidden, vocab),
-                                        tigon::gemm_workspace<whole_chunks, float>(vocab, hidden, rows),
-                                        tigon::simd::partials_workspace<whole_chunks, float>(rows, vocab, 1)});
+  const std::size_t product = std::max({tigon::gemm_workspace<usual_backend, float>(rows, vocab, hidden),
+                                        tigon::gemm_workspace<usual_backend, float>(rows, hidden, vocab),
+                                        tigon::gemm_workspace<usual_backend, float>(vocab, hidden, rows),
+                                        tigon::simd::partials_workspace<usual_backend, float>(rows, vocab, 1)});
   const std::size_t formula = 4 * rows * vocab + 2 * 4 * rows * hidden + 200 * rows + 8 * vocab + product;
   EXPECT_NEAR(static_cast<double>(scratch.high_water()) / static_cast<double>(formula), 1, 0.1);
 }

@@ -160,7 +160,7 @@ void run(problem<T>& p) {
   p.template backward<B>(p.dlogits.view());
 }
 
-using exact = tigon::backends::generic;
+using exact = single_numbers;
 
 /// One sequence of one token at a ratio rho, without penalty.
 problem<double> of_ratio(double rho, double advantage, options opt) {
