@@ -2,8 +2,8 @@
 """A page for every operator, made of its header: contract, formula, signatures, options, the call that .ci/contracts runs,
 and links to accuracy, tests and benchmark.
 
-    operators.py FOLDER [PREFIX]   writes FOLDER/<name>.md, and FOLDER/index.md; links to the repository begin with PREFIX
-    operators.py --index           writes docs/operators.md, the index by family
+    operators.py FOLDER [DOCS]     writes FOLDER/<name>.md, and FOLDER/index.md; DOCS is the way from there to docs/ (../)
+    operators.py --index           writes docs/operators.md, the index by family, and the kernels in docs/vendors.md
     operators.py --check           fails where docs/operators.md is out of date, or a header lacks a part of its page
 """
 
@@ -155,7 +155,7 @@ def contract_as_markdown(text):
     return "\n".join(made).strip() + "\n\n" + table
 
 
-def page(operator, prefix):
+def page(operator, docs):
     made = [f"# {operator.name}", "", operator.summary, "", f"`#include <{operator.header}>`", "", "## Call", "",
             "```cpp", (operator.call or "").rstrip(), "```", "", "## Contract", "", contract_as_markdown(operator.contract or ""), "",
             "## Functions", ""]
@@ -164,10 +164,9 @@ def page(operator, prefix):
     options = list(operator.options())
     if options:
         made += ["## Options and results", "", "```cpp", "\n\n".join(options), "```", ""]
-    made += ["## See also", "", f"- derivation and literature: [formulas/{operator.formula()}.md]({prefix}docs/formulas/{operator.formula()}.md)",
-             f"- errors beside those of Liger-Kernel: [accuracy]({prefix}docs/accuracy.md); speed: [benchmarks]({prefix}docs/benchmarks.md)",
-             f"- header: [{operator.header}]({prefix}include/{operator.header})"]
-    made += [f"- [{name}]({prefix}{name})" for name in operator.files()]
+    made += ["## See also", "", f"- derivation and literature: [formulas/{operator.formula()}.md]({docs}formulas/{operator.formula()}.md)",
+             f"- errors beside those of Liger-Kernel: [accuracy]({docs}accuracy.md); speed: [benchmarks]({docs}benchmarks.md)",
+             f"- in the repository: {', '.join(f'`{name}`' for name in ['include/' + operator.header, *operator.files()])}"]
     return "\n".join(made) + "\n"
 
 
@@ -195,13 +194,39 @@ in [backends.md](backends.md#who-provides-what).
 (`packaging/site`) and an installed tigon (`share/doc/tigon/operators`) have these pages. `tigon/tigon.hpp` includes all.""".splitlines()
 
 
+def kernel_declarations(name):
+    """What the generic kernel of an operator declares: saved, forward, backward."""
+    for file in [*sorted(INCLUDE.glob("*/*/*_kernel.hpp")), INCLUDE / "gemm/kernel.hpp"]:
+        found = re.search(rf"^struct kernel<op::{name}, backends::generic>[^{{]*\{{\n(.*?)^\}};", file.read_text(), re.S | re.M)
+        if found:
+            seen, made = set(), []
+            for what in re.findall(r"(?:  template <[^\n]*>\n(?:    requires[^\n]*\n)?)?  (?:using saved = [^\n]*;|static (?:void|double) (?:forward|backward|step|norm)\([^{]*\{|"
+                                   r"static constexpr bool forward_only[^\n]*;)", found[1]):
+                word = re.search(r"saved|forward_only|(?:forward|backward|step|norm)\(", what)[0]
+                if word not in seen:
+                    seen.add(word)
+                    made.append(re.sub(r" \{$", ";", what))
+            return f"// {file.relative_to(INCLUDE.parent)}\nkernel<op::{name}, your_backend>\n" + "\n".join(made)
+    return f"// {name}: not found"
+
+
+def with_kernels(text):
+    """A page with the declarations between its markers."""
+    note = "<!-- not compiled: declarations, written by docs/operators.py of the generic kernels, which every test compiles -->"
+    return re.sub(r"(<!-- kernels: ([\w ]+) -->\n).*?(<!-- end of kernels -->)", lambda m: m[1] + note + "\n```cpp\n" +
+                  "\n\n".join(map(kernel_declarations, m[2].split())) + "\n```\n" + m[3], text, flags=re.S)
+
+
 def main(arguments):
     operators = all_operators()
+    vendors = with_kernels((ROOT / "docs/vendors.md").read_text())
     text = index(operators, lambda o: f"`{o.header}`, [formula](formulas/{o.formula()}.md)", "Operators by family", MORE)
     if arguments == ["--check"]:
         bad = []
         if (ROOT / "docs/operators.md").read_text() != text:
             bad.append("docs/operators.md is out of date; run docs/operators.py --index")
+        if (ROOT / "docs/vendors.md").read_text() != vendors or "not found" in vendors:
+            bad.append("docs/vendors.md is out of date; run docs/operators.py --index")
         for o in operators:
             for what, found in {"contract with a call": o.contract, "public function": list(o.functions()), "summary": o.summary,
                                 "page of its formula": (ROOT / f"docs/formulas/{o.formula()}.md").exists()}.items():
@@ -213,14 +238,15 @@ def main(arguments):
         return 1 if bad else 0
     if arguments == ["--index"]:
         (ROOT / "docs/operators.md").write_text(text)
+        (ROOT / "docs/vendors.md").write_text(vendors)
         return 0
     if not arguments or arguments[0].startswith("-"):
         print(__doc__)
         return 2
-    folder, prefix = pathlib.Path(arguments[0]), arguments[1] if len(arguments) > 1 else "../"
+    folder, docs = pathlib.Path(arguments[0]), arguments[1] if len(arguments) > 1 else "../"
     folder.mkdir(parents=True, exist_ok=True)
     for o in operators:
-        (folder / f"{o.name}.md").write_text(page(o, prefix))
+        (folder / f"{o.name}.md").write_text(page(o, docs))
     (folder / "index.md").write_text(index(operators, lambda o: f"[{o.name}]({o.name}.md)", "Operators", []))
     print(f"{len(operators)} pages in {folder}")
     return 0

@@ -76,6 +76,23 @@ def gpu():
                    r["compile_over_tigon"], r["error"]] for r in rows_of("gpu")])
 
 
+def ci_scripts():
+    made = []
+    for r in rows_of("ci_scripts"):
+        lines = (DOCS.parent / ".ci" / r["script"]).read_text().splitlines()[1:]
+        comment = []
+        for line in lines:
+            line = line.removeprefix('"""')
+            if not re.match(r"# \S|[A-Z]", line) and not comment:
+                continue
+            comment.append(line.removeprefix("# "))
+            if re.search(r"[.:](?=\s|$)", line):
+                break
+        what = re.split(r"[.:](?=\s|$)", " ".join(comment))[0]
+        made.append([f"`.ci/{r['script']}`", what, r["minutes"], r["when"]])
+    return table(["script", "what it does", "minutes", "when"], made)
+
+
 # Told apart by people who do not tell red from green.
 COLOUR = {"tigon": "#0072b2", "PyTorch eager": "#e69f00", "PyTorch autocast": "#e69f00", "PyTorch compiled": "#cc79a7",
           "Liger-Kernel": "#e69f00", "torch.compile": "#cc79a7"}
@@ -131,8 +148,47 @@ def speed_and_memory():
     return picture.write()
 
 
-TABLES = {"training_step": training_step, "patched_model": patched_model, "gpu": gpu}
-PICTURES = {"speed_and_memory.svg": speed_and_memory}
+FOLDERS = ["interop", "backends", "losses", "ops", "gemm", "rows", "simd", "backend", "comm", "core"]
+
+
+def architecture():
+    """Folders from the top, an arrow to each that their headers include. select.hpp, the way back, is left out."""
+    include = DOCS.parent / "include" / "tigon"
+    uses = {}
+    for name in FOLDERS:
+        text = "\n".join(f.read_text() for f in sorted((include / name).rglob("*.hpp")))
+        found = set(re.findall(r"#include <tigon/(\w+)/(?!select\.hpp)", text)) - {name}
+        uses[name] = [f for f in FOLDERS if f in found and FOLDERS.index(f) > FOLDERS.index(name)]
+    def reached(name):
+        return {f for used in uses[name] for f in {used} | reached(used)}
+
+    # An arrow that follows from two others is left out.
+    arrows = {name: [f for f in uses[name] if not any(f in reached(other) for other in uses[name])] for name in FOLDERS}
+    what = {"interop": "views of other libraries' tensors", "backends": "tuning and kernels of single backends", "losses": "losses", "ops": "operators",
+            "gemm": "matrix products", "rows": "loops over rows", "simd": "lanes and elementary functions", "backend": "what a backend is; the choice of one",
+            "comm": "ranks", "core": "views, contexts, executors, workspaces, errors"}
+    picture = Picture(640, 30 + 50 * len(FOLDERS), "Folders of include/tigon and what each includes")
+    picture.parts.append('<defs><marker id="a" markerWidth="8" markerHeight="8" refX="7" refY="4" orient="auto"><path d="M0,0 L8,4 L0,8 z" fill="#444"/>'
+                         "</marker></defs>")
+    y = {name: 20 + 50 * i for i, name in enumerate(FOLDERS)}
+    lane = 0
+    for name in FOLDERS:
+        picture.parts.append(f'<rect x="20" y="{y[name]}" width="130" height="28" rx="4" fill="#e8f1f8" stroke="#0072b2"/>')
+        picture.text(85, y[name] + 19, name, 'text-anchor="middle" font-size="14"')
+        picture.text(320, y[name] + 19, what[name])
+        for used in arrows[name]:
+            if y[used] - y[name] == 50:
+                path = f"M85,{y[name] + 28} V{y[used] - 1}"
+            else:
+                lane += 1
+                x = 150 + 24 * lane
+                path = f"M150,{y[name] + 14} H{x} V{y[used] + 14} H151"
+            picture.parts.append(f'<path d="{path}" fill="none" stroke="#444" marker-end="url(#a)"/>')
+    return picture.write()
+
+
+TABLES = {"ci_scripts": ci_scripts, "training_step": training_step, "patched_model": patched_model, "gpu": gpu}
+PICTURES = {"architecture.svg": architecture, "speed_and_memory.svg": speed_and_memory}
 
 
 def main():
