@@ -2,6 +2,7 @@
 #ifndef TIGON_TESTS_DOCUMENTS_SCALE_HPP
 #define TIGON_TESTS_DOCUMENTS_SCALE_HPP
 
+#include <tigon/backend/operator.hpp>
 #include <tigon/core/arguments.hpp>
 #include <tigon/rows/reduce_map.hpp>
 

@@ -1,7 +1,7 @@
 // Whether two views share an element, exactly, for any strides.
 //
-// An operand of a door is a set of intervals of bytes, begin + sum_k i_k stride_k + [0, width) with 0 <= i_k <= last_k.
-// With the indices of b counted from its end, a and b share a byte if and only if
+// An operand of a public function is a set of intervals of bytes, begin + sum_k i_k stride_k + [0, width) with 0 <= i_k
+// <= last_k. With the indices of b counted from its end, a and b share a byte if and only if
 //
 //   sum_k x_k stride_k + y = target    for some 0 <= x_k <= last_k, 0 <= y < window
 //
@@ -19,7 +19,7 @@
 namespace tigon::detail {
 inline namespace TIGON_ABI {
 
-// Views without their element type: a check is compiled once, not once for every door that makes it.
+// Views without their element type: a check is compiled once, not once for every public function that makes it.
 struct extent {
   const void* data;
   std::size_t rows, cols, row_stride, element;

@@ -1,4 +1,4 @@
-// The matrix product: its doors.
+// The matrix product: its public functions.
 #ifndef TIGON_GEMM_GEMM_HPP
 #define TIGON_GEMM_GEMM_HPP
 
@@ -122,6 +122,9 @@ void gemm_backward(matrix_view<TC> dc, matrix_view<TA> a, matrix_view<TB> b, DA 
                          gemm_backward_workspace<B, A, W, C>(e.m, e.n, e.k, opt, ctx.executor().workers()));
   kernel_for<op::gemm, B>::template backward<B, C, A, W>(dc, a, b, out_a, out_b, opt, ctx);
 }
+
+TIGON_EXPLAINS(gemm)
+TIGON_EXPLAINS(gemm_backward)
 
 }  // namespace tigon
 

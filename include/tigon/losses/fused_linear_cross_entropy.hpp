@@ -188,9 +188,12 @@ void fused_linear_cross_entropy_backward(const linear_layer<T>& layer, const Tar
                                      opt, ctx);
 }
 
+TIGON_EXPLAINS(fused_linear_cross_entropy_forward)
+TIGON_EXPLAINS(fused_linear_cross_entropy_backward)
+
 }  // namespace tigon
 
-#include <tigon/losses/cross_entropy.hpp>  // the doors beside these, for callers
+#include <tigon/losses/cross_entropy.hpp>  // the public functions beside these, for callers
 
 #include <tigon/backend/select.hpp>
 

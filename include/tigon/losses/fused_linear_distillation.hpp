@@ -93,9 +93,12 @@ void fused_linear_distillation_backward(const linear_layer<T>& student,
       });
 }
 
+TIGON_EXPLAINS(fused_linear_distillation_forward)
+TIGON_EXPLAINS(fused_linear_distillation_backward)
+
 }  // namespace tigon
 
-#include <tigon/losses/cross_entropy.hpp>  // the doors beside these, for callers
+#include <tigon/losses/cross_entropy.hpp>  // the public functions beside these, for callers
 
 #include <tigon/backend/select.hpp>
 

@@ -164,9 +164,12 @@ void fused_linear_kl_div_backward(const linear_layer<T>& layer, in_matrix<input_
                                   upstream.view, labels, opt, ctx);
 }
 
+TIGON_EXPLAINS(fused_linear_kl_div_forward)
+TIGON_EXPLAINS(fused_linear_kl_div_backward)
+
 }  // namespace tigon
 
-#include <tigon/losses/cross_entropy.hpp>  // the doors beside these, for callers
+#include <tigon/losses/cross_entropy.hpp>  // the public functions beside these, for callers
 
 #include <tigon/backend/select.hpp>
 

@@ -185,9 +185,12 @@ void fused_linear_scaled_cross_entropy_backward(
                                             upstream, opt, ctx);
 }
 
+TIGON_EXPLAINS(fused_linear_scaled_cross_entropy_forward)
+TIGON_EXPLAINS(fused_linear_scaled_cross_entropy_backward)
+
 }  // namespace tigon
 
-#include <tigon/losses/cross_entropy.hpp>  // the doors beside these, for callers
+#include <tigon/losses/cross_entropy.hpp>  // the public functions beside these, for callers
 
 #include <tigon/backend/select.hpp>
 

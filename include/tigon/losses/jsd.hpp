@@ -81,6 +81,9 @@ void jsd_backward(in_matrix<T> saved_dstudent, std::type_identity_t<std::span<co
   kernel_for<op::jsd, B>::template backward<B, T>(saved_dstudent, upstream[0], dstudent, ctx);
 }
 
+TIGON_EXPLAINS(jsd_forward)
+TIGON_EXPLAINS(jsd_backward)
+
 }  // namespace tigon
 
 #include <tigon/backend/select.hpp>

@@ -175,9 +175,12 @@ void attention_backward(
   kernel_for<op::attention, B>::template backward<B, T>(d_o, q, k, v, saved, gradients, opt, ctx);
 }
 
+TIGON_EXPLAINS(attention_forward)
+TIGON_EXPLAINS(attention_backward)
+
 }  // namespace tigon
 
-#include <tigon/gemm/gemm.hpp>  // the doors beside these, for callers
+#include <tigon/gemm/gemm.hpp>  // the public functions beside these, for callers
 
 #include <tigon/backend/select.hpp>
 

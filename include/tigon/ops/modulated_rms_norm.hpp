@@ -145,9 +145,12 @@ std::size_t modulated_rms_norm_workspace(std::size_t rows, std::size_t cols, std
                                            : std::max(group, last));
 }
 
+TIGON_EXPLAINS(modulated_rms_norm_forward)
+TIGON_EXPLAINS(modulated_rms_norm_backward)
+
 }  // namespace tigon
 
-#include <tigon/ops/rms_norm.hpp>  // the doors beside these, for callers
+#include <tigon/ops/rms_norm.hpp>  // the public functions beside these, for callers
 
 #include <tigon/backend/select.hpp>
 
