@@ -96,6 +96,9 @@ void scale_backward(in_matrix<T> dy, in_matrix<T> x, const S& s, const scale_gra
   kernel_for<op::scale, B>::template backward<B, T>(dy, x, factors, to.dx, to.ds, opt, ctx);
 }
 
+TIGON_EXPLAINS(scale_forward)
+TIGON_EXPLAINS(scale_backward)
+
 }  // namespace tigon
 
 #include <tigon/backend/select.hpp>

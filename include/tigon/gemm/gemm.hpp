@@ -63,7 +63,7 @@ void gemm(matrix_view<TA> a, matrix_view<TB> b, matrix_view<TC> c, gemm_options 
   tigon::gemm<B>(a, b, c, absent, no_epilogue{}, opt, ctx);
 }
 
-/// c from a and a packed b; opt.b is not read, gemm_pack was told.
+/// c from a and a packed b; opt.b is not read, gemm_pack got it.
 template <class B = default_backend, class TA, element TB, class TC, parameter Bias, class Epilogue>
 void gemm(matrix_view<TA> a, packed_operand<TB> b, matrix_view<TC> c, const Bias& bias, const Epilogue& epilogue,
           gemm_options opt = {}, context& ctx = default_context<B>()) {

@@ -1,4 +1,4 @@
-// Arrays of other libraries, told by a pointer, extents and strides, as views. Nothing is copied.
+// Arrays of other libraries, given by a pointer, extents and strides, as views. Nothing is copied.
 //
 // This is what interop/dlpack.hpp, interop/mdspan.hpp and a C interface have in common. The words:
 //   axis      a dimension of the array, counted from 0; the last one is the innermost
