@@ -6,7 +6,7 @@
 //   sum_k x_k stride_k + y = target    for some 0 <= x_k <= last_k, 0 <= y < window
 //
 // over the strides of both. target is the distance from the first byte of a to the last byte of b, window is the sum of
-// both widths less 1. Most pairs are recognised as disjoint by their bounds alone: 0 <= target <= the largest sum + window - 1.
+// both widths less 1. Bounds alone decide most pairs: 0 <= target <= the largest sum + window - 1.
 #ifndef TIGON_CORE_OVERLAP_HPP
 #define TIGON_CORE_OVERLAP_HPP
 
@@ -268,7 +268,7 @@ TIGON_NOINLINE inline bool overlap(const heads_extent& a, const heads_extent& b)
   return sum.reaches(at_b - at_a + in_b.size - 1, in_a.width + in_b.width - 1, work);
 }
 
-/// Most pairs are recognised as disjoint by their ends. Those of an empty view may be wrong; so may those of extents whose product
+/// Ends decide most pairs. Those of an empty view may be wrong; so may those of extents whose product
 /// could pass 64 bits.
 inline bool overlap(const extent& a, const extent& b) {
   const auto end = [](const extent& m) {
