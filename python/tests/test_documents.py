@@ -1,5 +1,6 @@
 """The function of libtorch in docs/autograd.md compiles, and has PyTorch's gradients."""
 
+import os
 import pathlib
 import re
 
@@ -11,6 +12,7 @@ PAGE = ROOT / "docs" / "autograd.md"
 
 
 @pytest.mark.skipif(not PAGE.exists(), reason="away from the repository")
+@pytest.mark.skipif("TIGON_TORCH_MODELS" not in os.environ, reason="a minute of g++ for PyTorch's headers; .ci/models sets TIGON_TORCH_MODELS")
 def test_function_of_libtorch(tmp_path):
     from torch.utils import cpp_extension
 
