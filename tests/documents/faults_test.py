@@ -56,6 +56,8 @@ class Documents(unittest.TestCase):
             (with_line("docs/page.md", "`finetune --leap`"), "names the option --leap"),
             ({"tools/finetune/options.hpp": 'add("--steps", s);\nadd("--seed", s);\n'}, "docs/finetune.md: does not have the option --seed"),
             ({"include/tigon/ops/two.hpp": ""}, "docs/operators.md: has tigon/ops/two.hpp 0 times"),
+            ({"python/pyproject.toml": 'requires-python = ">=3.10"\n'}, "README.md: does not require Python 3.10, as the build does"),
+            ({"README.md": TREE["README.md"] + "\n" * 150}, "lines; at most 150"),
             ({"include/tigon/core/error.hpp": "enum class error_code {\n  shape,  ///< sizes\n};\n"}, "docs/errors.md: has no row for the code shape"),
             (with_line("docs/page.md", "Steps take 1203.5 and 408.1 and 77.25 s."), "has the numbers 1203.5, 408.1, 77.25"),
             (with_line("docs/page.md", "Both ran by turns."), "says 'by turns'"),
