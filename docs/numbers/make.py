@@ -3,6 +3,8 @@
 
     make.py          writes docs/pictures/*.svg, and the tables between `<!-- numbers: NAME -->` and `<!-- end of numbers -->`
     make.py --check  says what is out of date, and fails if anything is
+    make.py --gpu PEERS.csv DEVICE DATE   takes what bench/gpu/peers.py wrote into gpu.csv; rows of the same operator, shape and
+                     pass are replaced
 
 training_step.csv is what bench/peers/*.py print, patched_model.csv what python -m tigon_torch.compare prints, gpu.csv what
 bench/gpu/peers.py writes, each with device and date.
@@ -77,6 +79,10 @@ def gpu():
 
 
 def ci_scripts():
+    """Every script of .ci has a row, and none has that is not there."""
+    named, there = {r["script"] for r in rows_of("ci_scripts")}, {p.name for p in (DOCS.parent / ".ci").iterdir()}
+    if named != there:
+        sys.exit(f"docs/numbers/ci_scripts.csv: no row for {sorted(there - named)}, no script for {sorted(named - there)}")
     made = []
     for r in rows_of("ci_scripts"):
         lines = (DOCS.parent / ".ci" / r["script"]).read_text().splitlines()[1:]
@@ -191,7 +197,24 @@ TABLES = {"ci_scripts": ci_scripts, "training_step": training_step, "patched_mod
 PICTURES = {"architecture.svg": architecture, "speed_and_memory.svg": speed_and_memory}
 
 
+def import_gpu(path, device, date):
+    rows = {(r["operator"], r["shape"], r["pass"]): r for r in rows_of("gpu")}
+    with open(path, newline="") as file:
+        for r in csv.DictReader(file):
+            if r["pass"]:
+                compiled = times(r["compile_ms"], r["ms"]) if r.get("compile_ms") else ""
+                rows[r["operator"], r["shape"], r["pass"]] = {
+                    "device": device, "date": date, "dtype": "bf16", "operator": r["operator"], "shape": r["shape"], "pass": r["pass"],
+                    "ms": r["ms"], "gb_per_s": r["GB/s"], "liger_over_tigon": r["of_liger"], "compile_over_tigon": compiled, "error": r["error"]}
+    with open(HERE / "gpu.csv", "w", newline="") as file:
+        writer = csv.DictWriter(file, next(iter(rows.values())), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows.values())
+
+
 def main():
+    if sys.argv[1:2] == ["--gpu"]:
+        import_gpu(*sys.argv[2:5])
     made = {DOCS / "pictures" / name: draw() for name, draw in PICTURES.items()}
     used = set()
     for page in sorted([*DOCS.rglob("*.md"), DOCS.parent / "README.md"]):
