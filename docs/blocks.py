@@ -141,7 +141,9 @@ def run_shell(block, compiler):
         gcc.write_text(f'#!/bin/sh\nexec {compiler} "$@" -O0 -DTIGON_BACKEND=generic\n')  # less to compile
         gcc.chmod(0o755)
         if block.hidden:
-            subprocess.run(["sh", "-ec", block.hidden], cwd=folder, check=True)
+            before = subprocess.run(["sh", "-ec", block.hidden], cwd=folder, capture_output=True, text=True)
+            if before.returncode != 0:
+                return before
         return subprocess.run(["sh", "-ec", block.code], cwd=folder, capture_output=True, text=True, timeout=250,
                               env={**os.environ, "PATH": tools + os.pathsep + os.environ["PATH"]})
 
