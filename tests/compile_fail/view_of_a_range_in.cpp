@@ -1,4 +1,4 @@
-// expect: tigon: rms_norm_forward does not take these arguments; expected a tigon::matrix_view(data, rows, cols) for a matrix
+// expect: tigon: rms_norm_forward does not take these arguments; expected views, such as tigon::matrix_view(data, rows, cols) for a matrix
 // flags: -DTIGON_BACKEND=generic
 #include <tigon/ops/rms_norm.hpp>
 #include <vector>
