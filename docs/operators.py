@@ -160,11 +160,15 @@ def page(operator, docs):
             "```cpp", (operator.call or "").rstrip(), "```", "", "## Contract", "", contract_as_markdown(operator.contract or ""), "",
             "## Functions", ""]
     for comment, signature in operator.functions():
-        made += [comment, "", "```cpp", signature + ";", "```", ""]
+        made += [comment, "", "```cpp", signature.replace("[[maybe_unused]] ", "") + ";", "```", ""]
     options = list(operator.options())
     if options:
         made += ["## Options and results", "", "```cpp", "\n\n".join(options), "```", ""]
-    made += ["## See also", "", f"- derivation and literature: [formulas/{operator.formula()}.md]({docs}formulas/{operator.formula()}.md)",
+    made += ["## See also", ""]
+    pages = {p.stem for p in (INCLUDE / "ops").glob("*.hpp")} | {p.stem for p in (INCLUDE / "losses").glob("*.hpp")}
+    refers = {p for name in re.findall(r"\b(\w+)_options\b", operator.contract or "") for p in (name, f"fused_linear_{name}")} & pages
+    made += [f"- the contract refers to that of [{name}]({name}.md)" for name in sorted(refers - {operator.name})]
+    made += [ f"- derivation and literature: [formulas/{operator.formula()}.md]({docs}formulas/{operator.formula()}.md)",
              f"- errors beside those of Liger-Kernel: [accuracy]({docs}accuracy.md); speed: [benchmarks]({docs}benchmarks.md)",
              f"- in the repository: {', '.join(f'`{name}`' for name in ['include/' + operator.header, *operator.files()])}"]
     return "\n".join(made) + "\n"
