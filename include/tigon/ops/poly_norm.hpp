@@ -95,6 +95,9 @@ void poly_norm_backward(in_matrix<T> dy, in_matrix<T> x, const W& w,
   kernel_for<op::poly_norm, B>::template backward<B, T>(dy, x, weight, rstd, to, opt, ctx);
 }
 
+TIGON_EXPLAINS(poly_norm_forward)
+TIGON_EXPLAINS(poly_norm_backward)
+
 }  // namespace tigon
 
 #include <tigon/backend/select.hpp>

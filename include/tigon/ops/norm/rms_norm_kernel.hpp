@@ -1,5 +1,5 @@
-// The generic kernel of rms_norm. Operators that are made of it include this: unlike the doors it brings no backend, which
-// may be made of those operators.
+// The generic kernel of rms_norm. Operators that are made of it include this: unlike the public functions it brings no
+// backend, which may be made of those operators.
 #ifndef TIGON_OPS_NORM_RMS_NORM_KERNEL_HPP
 #define TIGON_OPS_NORM_RMS_NORM_KERNEL_HPP
 
