@@ -166,12 +166,13 @@ def modulated_rms_norm(x: Tensor, weight: Tensor | None, scale: Tensor, shift: T
     """rms_norm(x, weight, eps, offset, casting) * (1 + scale) + shift, in one pass, as in diffusion transformers.
 
     x [..., cols]; scale and shift [cols], [groups, cols] or [groups, 1, cols], each row of them for as many rows of x
-    in succession: a sequence, where x is [groups, seq, cols].
+    in succession: a sequence, where x is [groups, seq, cols]; or of the shape of x.
     """
     cast = one_of(_CASTING, "modulated_rms_norm", "casting", casting)
     for name, t in (("scale", scale), ("shift", shift)):
-        if t is not None and (t.shape[-1:] != x.shape[-1:] or t.dim() > 3 or t.dim() == 3 and t.shape[1] != 1):
-            refuse("modulated_rms_norm", name, f"of {tuple(t.shape)}", "groups x cols with the columns of x")
+        if t is not None and t.shape != x.shape and (
+                t.shape[-1:] != x.shape[-1:] or t.dim() > 3 or t.dim() == 3 and t.shape[1] != 1):
+            refuse("modulated_rms_norm", name, f"of {tuple(t.shape)}", "groups x cols with the columns of x, or x's")
     groups = _rows(scale)
     if shift is not None and _rows(shift) != groups:
         refuse("modulated_rms_norm", "shift", f"of {_rows(shift)} rows", f"{groups}, as scale")
