@@ -116,12 +116,12 @@ def grpo(_input, weight, selected_token_ids, attention_mask, advantages, bias=No
          chunk_size=1, vllm_is_ratio=None, delta=None, use_bias_correction_kl=False, vespo_k_pos=2.0,
          vespo_lambda_pos=3.0, vespo_k_neg=3.0, vespo_lambda_neg=2.0, num_items_in_batch=None):
     reference = {}
-    if use_ref_model and beta != 0.0:
+    if use_ref_model and beta != 0.0:  # without one Liger's penalty is 0, and so is its gradient
         reference = {"ref_logp": ref_per_token_logps} if ref_per_token_logps is not None else \
             {"ref_x": ref_input, "ref_weight": ref_weight, "ref_bias": ref_bias}
     if vllm_is_ratio is not None and vllm_is_ratio.dim() == 1:
         vllm_is_ratio = vllm_is_ratio[:, None]
-    mask = attention_mask.float()
+    mask, penalty = attention_mask.float(), beta if reference else 0.0
     if loss_type == "dr_grpo":
         reference["max_length"] = max_completion_length
     if loss_type in ("dapo", "cispo", "vespo"):
@@ -129,8 +129,9 @@ def grpo(_input, weight, selected_token_ids, attention_mask, advantages, bias=No
     loss, results = ops.fused_linear_grpo(
         _input, weight, selected_token_ids, advantages.float(), bias, old_per_token_logps, mask=mask,
         sampling_ratio=vllm_is_ratio, type=loss_type, level=importance_sampling_level, luspo_reduction="padded",
-        bias_corrected_kl=use_bias_correction_kl, temperature=temperature, beta=beta, epsilon_low=epsilon_low,
+        bias_corrected_kl=use_bias_correction_kl, temperature=float(temperature), beta=penalty, epsilon_low=epsilon_low,
         epsilon_high=epsilon_high, delta=delta, tau_positive=sapo_temperature_pos, tau_negative=sapo_temperature_neg,
         k_positive=vespo_k_pos, lambda_positive=vespo_lambda_pos, k_negative=vespo_k_neg,
         lambda_negative=vespo_lambda_neg, metrics=True, **reference)
-    return loss, tuple(results[name] for name in ("kl", "clipped") if name in results)
+    kl = () if beta == 0.0 else (results.get("kl", torch.zeros(())),)
+    return loss, (*kl, results["clipped"])
