@@ -101,7 +101,8 @@ def _replacements() -> dict:
         where, _, short = name.rpartition(".")
         theirs = getattr(ops if not where else fused_linear_ppo if short[0] == "_" else chunked_functional, short)
         run = _or_liger(function, operators, theirs.apply)
-        made[id(theirs)] = theirs, type(short, (), {"__doc__": theirs.__doc__, "apply": staticmethod(run)})
+        as_theirs = {name: getattr(theirs, name) for name in ("__doc__", "__module__")}  # pickle finds it by its module
+        made[id(theirs)] = theirs, type(short, (), {**as_theirs, "apply": staticmethod(run)})
         for alias, value in vars(chunked_functional).items():
             if alias.startswith("liger_") and getattr(value, "__self__", None) is theirs:
                 made[id(value)] = value, run
