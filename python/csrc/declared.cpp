@@ -9,10 +9,12 @@ namespace {
 
 using operators = std::unordered_map<std::string_view, const declared_operator*>;
 
+/// Those that there are.
 operators operators_of(const kernel_table& kernels) {
   operators all;
   for (const declared_operators& some : kernels.declared)
-    for (std::size_t i = 0; i < some.count; ++i) all.emplace(some.first[i].name, &some.first[i]);
+    for (std::size_t i = 0; i < some.count; ++i)
+      if (some.first[i].run != nullptr) all.emplace(some.first[i].name, &some.first[i]);
   return all;
 }
 /// Made at the first call, as tables are chosen.
@@ -20,6 +22,16 @@ template <type of>
 const operators& operators_for() {
   static const operators all = operators_of(table(of));
   return all;
+}
+[[noreturn]] void fail_without(const std::string& name) {
+  throw std::runtime_error("tigon: " + name + ": the library was built without it");
+}
+/// The operator of that name of some element type.
+const declared_operator& any_operator(const std::string& name) {
+  static const operators all = operators_of(any_table());
+  const auto found = all.find(name);
+  if (found == all.end()) fail_without(name);
+  return *found->second;
 }
 /// The operator of that name and the type in which it is computed: f32 for what is not compiled for f16.
 std::pair<const declared_operator*, ScalarType> operator_for(const std::string& name, ScalarType of) {
@@ -30,7 +42,7 @@ std::pair<const declared_operator*, ScalarType> operator_for(const std::string& 
                          : of == ScalarType::BFloat16 ? operators_for<type::bf16>()
                                                       : operators_for<type::f32>();
   const auto found = all.find(name);
-  if (found == all.end()) throw std::runtime_error("tigon: " + name + ": the library was built without it");
+  if (found == all.end()) fail_without(name);
   return {found->second, of == ScalarType::Half ? ScalarType::Float : of};
 }
 
@@ -84,6 +96,13 @@ operand operand_of(const std::string& op, const std::string& name, char kind, Te
   return o;
 }
 
+/// A tensor of a call, which is where all of them are.
+const Tensor& one_of(const std::string& op, const std::vector<maybe>& tensors) {
+  for (const maybe& t : tensors)
+    if (t) return *t;
+  fail(op, "no tensor came; expected at least one");
+}
+
 /// Of the first operand that decides it.
 ScalarType first_type(const char* kinds, const std::vector<maybe>& tensors) {
   for (std::size_t i = 0; i < tensors.size(); ++i)
@@ -95,7 +114,7 @@ ScalarType first_type(const char* kinds, const std::vector<maybe>& tensors) {
 /// that are read.
 void run_kernel(std::string op, std::string names, int64_t read, std::vector<maybe> tensors,
                 std::vector<double> numbers) {
-  const char* kinds = operator_for(op, ScalarType::Float).first->kinds;
+  const char* kinds = any_operator(op).kinds;
   const ScalarType first = first_type(kinds, tensors);
   const auto [kernel, computed] = operator_for(op, first);
   if (std::string_view(kinds).size() != tensors.size() || kernel->numbers != numbers.size())
@@ -117,14 +136,16 @@ void run_kernel(std::string op, std::string names, int64_t read, std::vector<may
     operands[i] = operand_of(op, name, kinds[i], t);
     if (!reads && t.data_ptr() != came.data_ptr()) copied.emplace_back(came, t);
   }
-  kernel->run(call(), operands.data(), numbers.data());
+  kernel->run(call(one_of(op, tensors)), operands.data(), numbers.data());
   for (auto& [to, from] : copied) torch::stable::copy_(to, from);
 }
 
 }  // namespace
 }  // namespace tigon_torch
 
+#if !TIGON_TORCH_CUDA
 STABLE_TORCH_LIBRARY_FRAGMENT(tigon, m) {
   m.def("run_kernel(str op, str names, int read, Tensor?[] tensors, float[] numbers) -> ()");
 }
-STABLE_TORCH_LIBRARY_IMPL(tigon, CPU, m) { m.impl("run_kernel", TORCH_BOX(&tigon_torch::run_kernel)); }
+#endif
+STABLE_TORCH_LIBRARY_IMPL(tigon, TIGON_TORCH_KEY, m) { m.impl("run_kernel", TORCH_BOX(&tigon_torch::run_kernel)); }

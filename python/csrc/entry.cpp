@@ -1,4 +1,4 @@
-// The table of one instruction set. Nothing here names one.
+// The table of one instruction set, or of one element type on CUDA. Nothing here names one.
 #include <tigon/backend/default.hpp>
 
 #include "groups.hpp"
@@ -10,6 +10,11 @@ extern "C" const tigon_torch::kernel_table* TIGON_MULTI_ARCH_ENTRY() {
     [[maybe_unused]] const auto declare = [&t](family of, declared_operators some) {
       t.declared[static_cast<int>(of)] = some;
     };
+#if TIGON_TORCH_CUDA  // a line for every source of CMakeLists.txt
+    t.norms = norms();
+    t.gates = gates(), t.rotary = rotary();
+    declare(family::activations, declared_activations());
+#else
 #if !TIGON_TORCH_PRODUCTS
     t.norms = norms(), t.gates = gates(), t.rotary = rotary();
 #endif
@@ -31,6 +36,7 @@ extern "C" const tigon_torch::kernel_table* TIGON_MULTI_ARCH_ENTRY() {
     declare(family::layers, declared_layers());
     declare(family::experts, declared_experts());
     declare(family::ranks, declared_ranks());
+#endif
 #endif
     return t;
   }();

@@ -1,0 +1,83 @@
+# The library for CUDA: the kernels of csrc compiled by nvcc, an object for each source and element type, under the code that
+# knows tensors. On a model of a GPU the same sources are compiled by the C++ compiler.
+set(cuda_sources norms gates declared_activations)  # and csrc/entry.cpp has a line for each
+if(NOT TIGON_TORCH_CUDA_ARCHS)
+  set(TIGON_TORCH_CUDA_ARCHS 80 90a 100)
+endif()
+if(NOT TIGON_TORCH_CUDA_TYPES)
+  set(TIGON_TORCH_CUDA_TYPES f32 bf16 f16 f64)
+endif()
+list(TRANSFORM TIGON_TORCH_CUDA_TYPES REPLACE "(.+)" "t(\\1)" OUTPUT_VARIABLE cuda_types)
+list(JOIN cuda_types " " cuda_types)
+file(CONFIGURE OUTPUT cuda/tigon_torch_cuda_types.hpp CONTENT "#define TIGON_TORCH_CUDA_TYPES(t) ${cuda_types}\n" @ONLY)
+
+# What distinguishes the sources of a type: those of all types are in one library.
+function(definitions_of type out)
+  string(TOUPPER ${type} upper)
+  set(${out} TIGON_TORCH_CUDA=1 TIGON_TORCH_${upper}=1 tigon_torch=tigon_torch_${type}
+    TIGON_MULTI_ARCH_ENTRY=tigon_torch_cuda_${type} PARENT_SCOPE)
+endfunction()
+
+function(cuda_library name file model)
+  torch_library(${name} ${file} csrc/cuda.cpp ${ARGN})
+  target_compile_definitions(${name} PRIVATE TIGON_TORCH_CUDA=1 TIGON_TORCH_CUDA_MODEL=${model})
+  target_include_directories(${name} PRIVATE ${CMAKE_CURRENT_BINARY_DIR}/cuda)
+endfunction()
+
+if(TIGON_TORCH_NVCC)
+  set(architectures "")
+  foreach(arch IN LISTS TIGON_TORCH_CUDA_ARCHS)
+    list(APPEND architectures -gencode=arch=compute_${arch},code=sm_${arch})
+  endforeach()
+  set(objects "")
+  foreach(type IN LISTS TIGON_TORCH_CUDA_TYPES)
+    definitions_of(${type} definitions)
+    list(TRANSFORM definitions PREPEND -D OUTPUT_VARIABLE flags)
+    foreach(source IN LISTS cuda_sources)
+      set(object ${CMAKE_CURRENT_BINARY_DIR}/cuda/${source}_${type}.o)
+      add_custom_command(OUTPUT ${object} DEPFILE ${object}.d VERBATIM COMMENT "Building CUDA object ${source}_${type}.o"
+        DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/csrc/${source}.cpp
+        COMMAND ${TIGON_TORCH_NVCC} -std=c++20 -O3 -DNDEBUG ${architectures} -ccbin ${CMAKE_CXX_COMPILER}
+          --expt-relaxed-constexpr -diag-suppress=20011,20012,20013,20014,20015,554
+          -Xcompiler -fPIC,-fvisibility=hidden -I${TIGON_SOURCE}/include -include tigon/backends/cuda/backend.hpp ${flags}
+          -MD -MT ${object} -MF ${object}.d -x cu -c ${CMAKE_CURRENT_SOURCE_DIR}/csrc/${source}.cpp -o ${object})
+      list(APPEND objects ${object})
+    endforeach()
+    add_library(cuda_entry_${type} OBJECT csrc/entry.cpp)
+    set_target_properties(cuda_entry_${type} PROPERTIES POSITION_INDEPENDENT_CODE ON)
+    target_compile_definitions(cuda_entry_${type} PRIVATE ${definitions})
+    target_link_libraries(cuda_entry_${type} PRIVATE tigon::tigon)
+    list(APPEND objects $<TARGET_OBJECTS:cuda_entry_${type}>)
+  endforeach()
+  set_source_files_properties(${objects} PROPERTIES EXTERNAL_OBJECT ON GENERATED ON)
+  cuda_library(tigon_torch_cuda _library_cuda 0 ${objects})
+  target_compile_definitions(tigon_torch_cuda PRIVATE TIGON_TORCH_KEY=CUDA USE_CUDA)
+
+  # The one function that PyTorch has in its own library for CUDA. A library of that name stands for it where this PyTorch has
+  # none: it is not installed.
+  if(NOT EXISTS ${TIGON_TORCH_LIBRARIES}/libtorch_cuda.so)
+    file(WRITE ${CMAKE_CURRENT_BINARY_DIR}/torch_cuda.cpp "extern \"C\" int aoti_torch_get_current_cuda_stream(int, void**) { return 1; }\n")
+    add_library(torch_cuda SHARED ${CMAKE_CURRENT_BINARY_DIR}/torch_cuda.cpp)
+    set_target_properties(torch_cuda PROPERTIES CXX_VISIBILITY_PRESET default LIBRARY_OUTPUT_DIRECTORY stand_in)
+  endif()
+  set_target_properties(tigon_torch_cuda PROPERTIES SKIP_BUILD_RPATH ON)
+  get_filename_component(cuda_folder ${TIGON_TORCH_NVCC} DIRECTORY)
+  find_library(TIGON_TORCH_CUDART cudart_static REQUIRED PATHS ${cuda_folder}/../lib ${cuda_folder}/../lib64 NO_DEFAULT_PATH)
+  target_link_libraries(tigon_torch_cuda PRIVATE torch_cuda ${TIGON_TORCH_CUDART} dl rt pthread)
+endif()
+
+if(TIGON_TORCH_CUDA_MODEL)
+  set(objects "")
+  foreach(type IN LISTS TIGON_TORCH_CUDA_TYPES)
+    definitions_of(${type} definitions)
+    list(TRANSFORM cuda_sources REPLACE "(.+)" "csrc/\\1.cpp" OUTPUT_VARIABLE sources)
+    add_library(cuda_model_${type} OBJECT csrc/entry.cpp ${sources})
+    set_target_properties(cuda_model_${type} PROPERTIES POSITION_INDEPENDENT_CODE ON)
+    target_compile_definitions(cuda_model_${type} PRIVATE ${definitions} TIGON_BACKEND=cuda TIGON_DEVICE=gpu)
+    target_compile_options(cuda_model_${type} PRIVATE -O1 -mfma -Wno-unknown-pragmas
+      -include ${TIGON_SOURCE}/tests/cuda/model_backend.hpp)
+    target_link_libraries(cuda_model_${type} PRIVATE tigon::tigon)
+    list(APPEND objects $<TARGET_OBJECTS:cuda_model_${type}>)
+  endforeach()
+  cuda_library(tigon_torch_model _library_model 1 ${objects})
+endif()
