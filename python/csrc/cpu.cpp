@@ -1,5 +1,9 @@
 // What a call on a CPU runs on: PyTorch's threads and memory, and the kernels of an instruction set.
 #include <algorithm>
+#include <atomic>
+#include <deque>
+#include <map>
+#include <mutex>
 
 #include "tensors.hpp"
 
@@ -30,9 +34,9 @@ void prefer_huge_pages([[maybe_unused]] void* data, [[maybe_unused]] std::size_t
 constexpr const char* half_set = "x86-64-v3";
 std::string name_of_instruction_set() { return bf16_kernels_instruction_set(); }
 
-/// The table of the set with the widest bf16 products or, of what is not compiled for it, of the widest set within it.
-const kernel_table& within(const kernel_table* (*tables)(const char* set)) {
-  const kernel_table* found = tables(bf16_kernels_instruction_set());
+/// The table of a set or, of what is not compiled for it, of the widest one within it.
+const kernel_table& within(const kernel_table* (*tables)(const char* set), const char* set) {
+  const kernel_table* found = tables(set);
   if (found == nullptr) found = tables("x86-64-v4");
   if (found == nullptr) throw std::runtime_error("tigon_torch was built without some kernels for this CPU");
   return *found;
@@ -57,13 +61,70 @@ void set_all_gather(int64_t address) {
   gather_bytes = reinterpret_cast<decltype(gather_bytes)>(static_cast<std::intptr_t>(address));
 }
 
-kernel_table with_rows(kernel_table products) {
-  const kernel_table& rows = within(&row_kernels_for);
+kernel_table with_rows(kernel_table products, const char* set) {
+  const kernel_table& rows = within(&row_kernels_for, set);
   products.norms = rows.norms, products.gates = rows.gates, products.rotary = rows.rotary,
   products.losses = rows.losses, products.optimizers = rows.optimizers;
   for (int i = 0; i < static_cast<int>(family::count); ++i)
     if (products.declared[i].count == 0) products.declared[i] = rows.declared[i];
   return products;
+}
+
+/// The kernels of an instruction set. f64 and f16 are compiled for one alone.
+struct set_kernels {
+  kernel_table f32, bf16;
+  explicit set_kernels(const char* set)
+      : f32(with_rows(within(&f32_kernels_for, set), set)), bf16(with_rows(*bf16_kernels_for(set), set)) {}
+};
+/// Made at the first call for each set, one of the library that this CPU has.
+const set_kernels& kernels_of(const std::string& set) {
+  static std::mutex mutex;
+  static std::map<std::string, set_kernels> all;
+  const std::lock_guard lock(mutex);
+  return all.try_emplace(set, set.c_str()).first->second;
+}
+
+// Which operators run on another set than the one that was chosen for this CPU: "" stands for those that are not named. A call
+// reads the map that it finds; a wish makes another one.
+using wishes = std::map<std::string, const set_kernels*, std::less<>>;
+std::atomic<const wishes*> wished = nullptr;
+
+/// "" for all operators, or for no wish.
+void use(std::string set, std::string op) {
+  static std::mutex mutex;
+  static std::deque<wishes> all;  // some call may still read each of them
+  const std::lock_guard lock(mutex);
+  wishes next = all.empty() ? wishes() : all.back();
+  if (!set.empty())
+    next[op] = &kernels_of(set);
+  else
+    next.erase(op);
+  all.push_back(std::move(next));
+  wished.store(all.back().empty() ? nullptr : &all.back());
+}
+
+const set_kernels& kernels_for(std::string_view op) {
+  if (const wishes* const some = wished.load(); some != nullptr) {
+    constexpr std::string_view ending = "_backward";
+    if (op.ends_with(ending)) op.remove_suffix(ending.size());
+    for (const std::string_view name : {op, std::string_view()})
+      if (const auto found = some->find(name); found != some->end()) return *found->second;
+  }
+  static const set_kernels& chosen = kernels_of(bf16_kernels_instruction_set());
+  return chosen;
+}
+
+/// The sets of the library that this CPU has.
+std::string sets_of_cpu() {
+  std::string all;
+  for (const char* set : {TIGON_TORCH_SETS})
+    if (bf16_kernels_for(set) != nullptr) all += (all.empty() ? "" : " ") + std::string(set);
+  return all;
+}
+std::string sets_of_library() {
+  std::string all;
+  for (const char* set : {TIGON_TORCH_SETS}) all += (all.empty() ? "" : " ") + std::string(set);
+  return all;
 }
 
 }  // namespace
@@ -103,7 +164,7 @@ void* call::scratch(std::size_t bytes) {
   return kept.memory->data_ptr();
 }
 
-const kernel_table& table(type of) {
+const kernel_table& table(std::string_view op, type of) {
   if (of == type::f64) {
     static const kernel_table& wide = f64_kernels();
     return wide;
@@ -113,25 +174,25 @@ const kernel_table& table(type of) {
     if (half == nullptr) throw std::runtime_error("tigon: f16 needs a CPU with AVX2 and F16C; convert to f32");
     return *half;
   }
-  if (of == type::bf16) {
-    static const kernel_table narrow = with_rows(bf16_kernels());
-    return narrow;
-  }
-  static const kernel_table plain = with_rows(within(&f32_kernels_for));
-  return plain;
+  return of == type::bf16 ? kernels_for(op).bf16 : kernels_for(op).f32;
 }
-
-const kernel_table& any_table() { return table(type::f32); }
+const kernel_table& any_table() { return table("", type::f32); }
 
 }  // namespace tigon_torch
 
 STABLE_TORCH_LIBRARY(tigon, m) {
   m.def("instruction_set() -> str");
+  m.def("instruction_sets_of_cpu() -> str");
+  m.def("instruction_sets_of_library() -> str");
+  m.def("use(str set, str op) -> ()");
   m.def("has_f16() -> bool");
   m.def("set_all_gather(int address) -> ()");
 }
 STABLE_TORCH_LIBRARY_IMPL(tigon, CompositeExplicitAutograd, m) {
   m.impl("instruction_set", TORCH_BOX(&tigon_torch::name_of_instruction_set));
+  m.impl("instruction_sets_of_cpu", TORCH_BOX(&tigon_torch::sets_of_cpu));
+  m.impl("instruction_sets_of_library", TORCH_BOX(&tigon_torch::sets_of_library));
+  m.impl("use", TORCH_BOX(&tigon_torch::use));
   m.impl("has_f16", TORCH_BOX(&tigon_torch::has_f16));
   m.impl("set_all_gather", TORCH_BOX(&tigon_torch::set_all_gather));
 }

@@ -55,9 +55,9 @@ void* call::scratch(std::size_t bytes) {
 
 bool has_f16() { return table_for(type::f16) != nullptr; }
 
-const kernel_table& table(type of) {
+const kernel_table& table(std::string_view op, type of) {
   const kernel_table* const found = table_for(of);
-  if (found == nullptr) throw std::runtime_error("tigon: the library for CUDA was built without this element type");
+  if (found == nullptr) fail(std::string(op), "the library for CUDA was built without the first tensor's element type");
   return *found;
 }
 const kernel_table& any_table() {

@@ -1,4 +1,6 @@
 // The call of an operator of one declaration: tensors become the operands that its kernel takes.
+#include <mutex>
+#include <shared_mutex>
 #include <string_view>
 #include <unordered_map>
 
@@ -17,33 +19,40 @@ operators operators_of(const kernel_table& kernels) {
       if (some.first[i].run != nullptr) all.emplace(some.first[i].name, &some.first[i]);
   return all;
 }
-/// Made at the first call, as tables are chosen.
-template <type of>
-const operators& operators_for() {
-  static const operators all = operators_of(table(of));
-  return all;
+/// Made at the first call for each table.
+const operators& operators_in(const kernel_table& kernels) {
+  static std::shared_mutex mutex;
+  static std::unordered_map<const kernel_table*, operators> all;  // whose elements stay where they are
+  {
+    const std::shared_lock lock(mutex);
+    if (const auto found = all.find(&kernels); found != all.end()) return found->second;
+  }
+  const std::unique_lock lock(mutex);
+  return all.try_emplace(&kernels, operators_of(kernels)).first->second;
 }
 [[noreturn]] void fail_without(const std::string& name) {
   throw std::runtime_error("tigon: " + name + ": the library was built without it");
 }
+/// The operator of that name in a table, or null.
+const declared_operator* find(const kernel_table& kernels, const std::string& name) {
+  const operators& all = operators_in(kernels);
+  const auto found = all.find(name);
+  return found == all.end() ? nullptr : found->second;
+}
 /// The operator of that name of some element type.
 const declared_operator& any_operator(const std::string& name) {
-  static const operators all = operators_of(any_table());
-  const auto found = all.find(name);
-  if (found == all.end()) fail_without(name);
-  return *found->second;
+  const declared_operator* const found = find(any_table(), name);
+  if (found == nullptr) fail_without(name);
+  return *found;
 }
 /// The operator of that name and the type in which it is computed: f32 for what is not compiled for f16.
 std::pair<const declared_operator*, ScalarType> operator_for(const std::string& name, ScalarType of) {
   if (of == ScalarType::Half && has_f16())
-    if (const auto found = operators_for<type::f16>().find(name); found != operators_for<type::f16>().end())
-      return {found->second, of};
-  const operators& all = of == ScalarType::Double     ? operators_for<type::f64>()
-                         : of == ScalarType::BFloat16 ? operators_for<type::bf16>()
-                                                      : operators_for<type::f32>();
-  const auto found = all.find(name);
-  if (found == all.end()) fail_without(name);
-  return {found->second, of == ScalarType::Half ? ScalarType::Float : of};
+    if (const declared_operator* const found = find(table(name, type::f16), name)) return {found, of};
+  const type computed = of == ScalarType::Double ? type::f64 : of == ScalarType::BFloat16 ? type::bf16 : type::f32;
+  const declared_operator* const found = find(table(name, computed), name);
+  if (found == nullptr) fail_without(name);
+  return {found, of == ScalarType::Half ? ScalarType::Float : of};
 }
 
 /// The words of a text, for messages.

@@ -58,10 +58,10 @@ struct host {
   /// So many bytes, which last as long as the call.
   void* (*scratch)(void* memory, std::size_t bytes) = nullptr;
   void* memory = nullptr;
-  /// Of CUDA, whose kernels have nothing to do with the threads.
-  void* stream = nullptr;
   /// So many bytes of every rank of a process group, in the order of ranks; returns 0, or 1 where that failed.
   int (*all_gather)(std::int64_t group, const void* mine, std::size_t bytes, void* all) = nullptr;
+  /// Of CUDA, whose kernels have nothing to do with the threads.
+  void* stream = nullptr;
 };
 
 // The numbers of the operators' schemas.

@@ -9,6 +9,7 @@
 #include <optional>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 #include <tuple>
 #include <vector>
 
@@ -163,14 +164,15 @@ class call {
 
 /// Whether there are kernels for f16.
 bool has_f16();
-/// The kernels for an element type. They are chosen at the first call.
-const kernel_table& table(type of);
+/// The kernels of an operator for an element type: of the instruction set that was wished for it, or of that which was chosen
+/// at the first call.
+const kernel_table& table(std::string_view op, type of);
 /// Those for some element type that there are kernels for.
 const kernel_table& any_table();
 /// The same for operators that are not compiled for f16.
 inline const kernel_table& wide_table(const char* op, type of) {
   if (of == type::f16) fail(op, "the first tensor is of f16; expected f32, bf16 or f64");
-  return table(of);
+  return table(op, of);
 }
 
 }  // namespace tigon_torch
