@@ -66,10 +66,10 @@ void jsd_forward(in_matrix<T> student_log_probs, in_matrix<T> teacher_log_probs,
   ctx.workspace().expect("jsd_forward", jsd_workspace(rows));
 
   workspace::frame frame(ctx.workspace());
-  const detail::divergence_rows out(frame, rows, vocab, divergence_reduction::batchmean, opt.denominator, ids,
-                                    opt.ignore_index);
+  const auto out = detail::rows_of_divergence<B>(ctx, frame, rows, vocab, divergence_reduction::batchmean,
+                                                 opt.denominator, ids, opt.ignore_index);
   kernel_for<op::jsd, B>::template forward<B, T>(student_log_probs, teacher_log_probs, dstudent, out, opt.beta, ctx);
-  loss[0] = static_cast<accumulator_t<T>>(out.total());
+  out.put_total(loss.data(), ctx);
 }
 
 /// dstudent = upstream * saved: the gradient for another upstream gradient than 1. dstudent may be the saved gradient.
@@ -78,7 +78,8 @@ void jsd_backward(in_matrix<T> saved_dstudent, std::type_identity_t<std::span<co
                   matrix_view<T> dstudent, context& ctx = default_context<B>()) {
   static_assert(admits<B, T>());
   detail::check_saved<T, accumulator_t<T>>("jsd_backward", saved_dstudent, upstream, dstudent);
-  kernel_for<op::jsd, B>::template backward<B, T>(saved_dstudent, upstream[0], dstudent, ctx);
+  kernel_for<op::jsd, B>::template backward<B, T>(saved_dstudent, detail::number_of<B>(upstream.data(), 1), dstudent,
+                                                  ctx);
 }
 
 }  // namespace tigon

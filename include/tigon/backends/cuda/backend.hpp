@@ -16,6 +16,7 @@ struct kl_div;
 struct jsd;
 struct layer_norm;
 struct modulated_rms_norm;
+struct poly_norm;
 struct relu_squared;
 struct rms_norm;
 struct softmax;
@@ -23,6 +24,14 @@ struct swiglu;
 struct swiglu_fused;
 struct tvd;
 }  // namespace op
+
+namespace gpu {
+inline namespace TIGON_ABI {
+struct divergence_rows;
+template <class A>
+struct scaled_number;
+}  // namespace TIGON_ABI
+}  // namespace gpu
 
 namespace backends {
 inline namespace TIGON_ABI {
@@ -35,9 +44,14 @@ struct cuda : generic {
   using engine = simd::cuda;
   using rows = gpu::rows_on_groups<cuda>;
   static constexpr bool host_memory = false;
-  using overrides = op_list<op::rms_norm, op::softmax>;
+  using divergence_rows = gpu::divergence_rows;
+  template <class A>
+  using number = gpu::scaled_number<A>;
+  using overrides =
+      op_list<op::dyt, op::jsd, op::kl_div, op::modulated_rms_norm, op::poly_norm, op::rms_norm, op::softmax, op::tvd>;
   /// Operators that are made of row programs alone.
-  using shared = op_list<op::geglu, op::layer_norm, op::relu_squared, op::swiglu, op::swiglu_fused>;
+  using shared =
+      op_list<op::fused_add_rms_norm, op::geglu, op::layer_norm, op::relu_squared, op::swiglu, op::swiglu_fused>;
   /// CUDA's default stream, with a growing workspace of the calling thread's own.
   static context& default_context() {
     thread_local workspace scratch(gpu::memory(nullptr));
@@ -51,6 +65,8 @@ struct cuda : generic {
 }  // namespace tigon
 
 // Everything it overrides:
+#include <tigon/backends/cuda/divergences.hpp>
+#include <tigon/backends/cuda/dyt.hpp>
 #include <tigon/backends/cuda/norms.hpp>
 #include <tigon/backends/cuda/softmax.hpp>
 

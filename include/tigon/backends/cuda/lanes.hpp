@@ -47,6 +47,16 @@ struct cuda::lanes<float> : scalar::lanes<float> {
     return std::exp(x);
 #endif
   }
+  /// tanh(x) for results of bf16: within 2^-11 of it.
+  static TIGON_INLINE float tanh_rough(float x) {
+#if defined(__CUDA_ARCH__)
+    float y;
+    asm("tanh.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+#else
+    return std::tanh(x);
+#endif
+  }
   /// 1 / x, within 1 ULP of it for normal numbers.
   static TIGON_INLINE float reciprocal_estimate(float x) {
 #if defined(__CUDA_ARCH__)
