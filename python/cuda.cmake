@@ -1,6 +1,6 @@
 # The library for CUDA: the kernels of csrc compiled by nvcc, an object for each source and element type, under the code that
 # knows tensors. On a model of a GPU the same sources are compiled by the C++ compiler.
-set(cuda_sources norms gates declared_activations)  # and csrc/entry.cpp has a line for each
+set(cuda_sources norms gates losses declared_activations declared_norms declared_divergences)  # and csrc/entry.cpp has a line for each
 if(NOT TIGON_TORCH_CUDA_ARCHS)
   set(TIGON_TORCH_CUDA_ARCHS 80 90a 100)
 endif()

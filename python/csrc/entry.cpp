@@ -11,9 +11,11 @@ extern "C" const tigon_torch::kernel_table* TIGON_MULTI_ARCH_ENTRY() {
       t.declared[static_cast<int>(of)] = some;
     };
 #if TIGON_TORCH_CUDA  // a line for every source of CMakeLists.txt
-    t.norms = norms();
+    t.norms = norms(), t.losses = losses();
     t.gates = gates(), t.rotary = rotary();
     declare(family::activations, declared_activations());
+    declare(family::norms, declared_norms());
+    declare(family::divergences, declared_divergences());
 #else
 #if !TIGON_TORCH_PRODUCTS
     t.norms = norms(), t.gates = gates(), t.rotary = rotary();

@@ -249,6 +249,7 @@ five fused_linear_preference(Tensor x, Tensor w, maybe bias, Tensor target, mayb
 }  // namespace
 }  // namespace tigon_torch
 
+#if !TIGON_TORCH_CUDA
 STABLE_TORCH_LIBRARY_FRAGMENT(tigon, m) {
   m.def(
       "jsd(Tensor student_log_probs, Tensor teacher_log_probs, Tensor? labels, float beta, int ignore_index,"
@@ -276,14 +277,14 @@ STABLE_TORCH_LIBRARY_FRAGMENT(tigon, m) {
       " Tensor? upstream, int type, int level, int luspo, bool reduce, bool bias_corrected_kl, float[] scalars,"
       " bool need_dx, bool need_dw, bool need_db) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)");
 }
+#endif
 
-STABLE_TORCH_LIBRARY_IMPL(tigon, CPU, m) {
-  using namespace tigon_torch;
-  m.impl("jsd", TORCH_BOX(&jsd));
-  m.impl("kl_div", TORCH_BOX(&kl_div));
-  m.impl("kl_div_backward", TORCH_BOX(&kl_div_backward));
-  m.impl("grpo_loss", TORCH_BOX(&grpo_loss));
-  m.impl("grpo_loss_backward", TORCH_BOX(&grpo_loss_backward));
-  m.impl("fused_linear_preference", TORCH_BOX(&fused_linear_preference));
-  m.impl("fused_linear_grpo", TORCH_BOX(&fused_linear_grpo));
+STABLE_TORCH_LIBRARY_IMPL(tigon, TIGON_TORCH_KEY, m) {
+  TIGON_TORCH_IMPL(m, losses, jsd);
+  TIGON_TORCH_IMPL(m, losses, kl_div);
+  TIGON_TORCH_IMPL(m, losses, kl_div_backward);
+  TIGON_TORCH_IMPL(m, losses, grpo_loss);
+  TIGON_TORCH_IMPL(m, losses, grpo_loss_backward);
+  TIGON_TORCH_IMPL(m, preferences, fused_linear_preference);
+  TIGON_TORCH_IMPL(m, preferences, fused_linear_grpo);
 }

@@ -33,8 +33,20 @@ def declared_on_cuda() -> frozenset:
 _without_cuda: set[str] = set()
 
 
+def why_not() -> str | None:
+    """Why no operator runs on CUDA, or None where some do."""
+    return _why_not
+
+
+def why_not_on_cuda(op: str) -> str | None:
+    """Why an operator does not run on CUDA, or None where it does."""
+    if op not in _without_cuda:
+        return None
+    return "tigon_torch has no kernel of it for CUDA" if _why_not is None else _why_not
+
+
 def _refusal(op: str):
-    why = "tigon_torch has no kernel of it for CUDA" if _why_not is None else _why_not
+    why = why_not_on_cuda(op)
 
     def refuse(*args, **kwargs):
         raise NotImplementedError(f"tigon: {op}: tensors are on CUDA, and {why}; expected tensors on the CPU")
