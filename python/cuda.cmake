@@ -63,6 +63,7 @@ if(TIGON_TORCH_NVCC)
   set_target_properties(tigon_torch_cuda PROPERTIES SKIP_BUILD_RPATH ON)
   get_filename_component(cuda_folder ${TIGON_TORCH_NVCC} DIRECTORY)
   find_library(TIGON_TORCH_CUDART cudart_static REQUIRED PATHS ${cuda_folder}/../lib ${cuda_folder}/../lib64 NO_DEFAULT_PATH)
+  target_include_directories(tigon_torch_cuda SYSTEM PRIVATE ${cuda_folder}/../include)
   target_link_libraries(tigon_torch_cuda PRIVATE torch_cuda ${TIGON_TORCH_CUDART} dl rt pthread)
 endif()
 

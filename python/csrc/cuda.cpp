@@ -1,6 +1,10 @@
 // What a call on CUDA runs on: the current stream and memory of PyTorch's allocator, and the kernels of the library for CUDA,
 // a table for each element type. Tests compile them with a C++ compiler against a model of a GPU, whose memory is the host's
 // (TIGON_TORCH_CUDA_MODEL).
+#if !TIGON_TORCH_CUDA_MODEL
+#include <cuda_runtime_api.h>
+#endif
+
 #include "tensors.hpp"
 #include "tigon_torch_cuda_types.hpp"  // TIGON_TORCH_CUDA_TYPES(t): t(name) for each element type that it was built with
 
@@ -39,7 +43,9 @@ void prepare(const Tensor&) {}
 call::call(const Tensor& on) : on_(on) {
 #if !TIGON_TORCH_CUDA_MODEL
   const auto device = on.get_device_index();
-  guard_.emplace(device);
+  guard_.emplace(device);  // of PyTorch's; this library has a CUDA runtime of its own
+  if (const cudaError_t error = cudaSetDevice(device); error != cudaSuccess)
+    throw std::runtime_error(std::string("tigon: cuda: the device of a tensor: ") + cudaGetErrorString(error));
   STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_get_current_cuda_stream(device, &host_.stream));
 #endif
   host_.scratch = [](void* of, std::size_t bytes) { return static_cast<call*>(of)->scratch(bytes); };
