@@ -120,7 +120,7 @@ void run_cross_entropy_divergence(const cross_entropy_divergence_arguments<T>& o
 
   const std::size_t rows = of.logits.rows, vocab = of.logits.cols;
   workspace::frame frame(ctx.workspace());
-  const loss_rows<A> of_rows(frame, targets, vocab, weight, {}, ce);
+  const loss_rows<A> of_rows(of.name, frame, targets, vocab, weight, {}, ce, ctx);
   double* divergence = frame.template take<double>(rows);
   const double n = opt.denominator != 0 ? opt.denominator : static_cast<double>(of_rows.kept);
   const double share = opt.reduction != reduction::mean ? 1 : of_rows.kept == 0 ? 0 : 1 / n;

@@ -81,6 +81,9 @@ std::size_t fused_linear_cross_entropy_workspace(std::size_t rows, std::size_t h
   const std::size_t scratch = simd::scratch_workspace<B, A>(vocab, 1, ctx);
   const std::size_t of_rows = cross_entropy_workspace<B, input_t<T>>(rows, vocab, ctx) - scratch +
                               detail::kept_labels<std::int64_t>::bytes<A>(rows, 1);
+  if constexpr (!host_memory<B>)
+    return of_rows +
+           kernel_for<op::fused_linear_cross_entropy, B>::template workspace_bytes<B, T>(rows, hidden, vocab, ctx, of);
   if constexpr (detail::few_cross_entropy_in_f64<B, T>)
     if (rows <= detail::few_rows)
       return of_rows + workspace::bytes_for<double>(vocab) + workspace::bytes_for<double>(rows) +
@@ -120,13 +123,13 @@ void linear_cross_entropy(std::string_view name, linear_loss<T> t, const Target&
   if (!backward) declare_loss<A>(args, to.loss, to.metrics, x.rows, opt.loss.reduction);
   args.check();
   expect_loss_options<A>(args, opt.loss);
-  expect_labels(name, targets, w.rows, opt.loss.ignore_index);
+  expect_labels_of<B>(name, targets, w.rows, opt.loss.ignore_index);
   ctx.workspace().expect(name,
                          fused_linear_cross_entropy_workspace<B, T>(x.rows, x.cols, w.rows, ctx, t.out.of_weights()));
 
   workspace::frame frame(ctx.workspace());
-  const loss_rows<A> rows(frame, targets, w.rows, weight, to.metrics, opt.loss);
-  const kept_labels<I> kept(frame, targets, x.rows, opt.loss.ignore_index);
+  const loss_rows_of<row_backend<B>, A> rows(name, frame, targets, w.rows, weight, to.metrics, opt.loss, ctx);
+  const auto kept = kept_labels<I>::template of<B>(frame, targets, x.rows, opt.loss.ignore_index);
   const auto upstream = kept.template of_kept<A>(frame, {t.upstream.data, t.upstream.size});
   t.kept = kept.rows(), t.upstream = {upstream.data(), upstream.size()};
   const auto run = [&]<layer_types L>(const linear_loss<L>& call, const accumulator_t<L>* weights) {

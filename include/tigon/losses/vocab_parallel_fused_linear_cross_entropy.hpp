@@ -137,7 +137,7 @@ void shard_linear_cross_entropy(std::string_view name, const shard_cross_entropy
   }));
 
   workspace::frame frame(ctx.workspace());
-  const loss_rows<A> of_rows(frame, targets, shard.vocab, weight, of.to.metrics, opt.loss);
+  const loss_rows<A> of_rows(name, frame, targets, shard.vocab, weight, of.to.metrics, opt.loss, ctx);
   cross_entropy_rows out = of_rows.out;
   out.token_scaling = opt.token_scaling;
   using K = kernel_for<op::vocab_parallel_fused_linear_cross_entropy, B>;

@@ -20,16 +20,6 @@
 namespace tigon::gpu {
 inline namespace TIGON_ABI {
 
-/// A number that a launch takes: of blocks, or of columns.
-inline unsigned fitting(std::size_t count, const char* what) {
-  if (count > std::size_t{std::numeric_limits<int>::max()})
-    tigon::detail::fail(error_code::shape,
-                        "tigon: cuda: " + std::to_string(count) + " " + what + "; expected at most 2^31 - 1");
-  return static_cast<unsigned>(count);
-}
-inline unsigned blocks(std::size_t count) { return fitting(count, "blocks"); }
-inline unsigned columns(std::size_t count) { return fitting(count, "columns"); }
-
 /// A matrix, or pairs, whose rows lie one behind the other, as one row; what has no row of its own stays as it is.
 template <class M>
 constexpr bool in_one_piece(const M& m) {

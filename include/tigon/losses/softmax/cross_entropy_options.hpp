@@ -154,9 +154,15 @@ struct loss_rows {
   const A* weight = nullptr;
   std::size_t kept = 0;
 
+  /// Bytes that it takes.
+  static constexpr std::size_t bytes(std::size_t rows, std::size_t vocab) {
+    return 2 * workspace::bytes_for<double>(rows) + workspace::bytes_for<std::int64_t>(rows) +
+           workspace::bytes_for<A>(vocab);
+  }
+
   template <class I, class Weight>
-  loss_rows(workspace::frame& frame, std::span<const I> target, std::size_t vocab, Weight class_weight,
-            const cross_entropy_metrics<A>& metrics, const cross_entropy_options& opt) {
+  loss_rows(std::string_view, workspace::frame& frame, std::span<const I> target, std::size_t vocab,
+            Weight class_weight, const cross_entropy_metrics<A>& metrics, const cross_entropy_options& opt, context&) {
     out.loss = frame.template take<double>(target.size());
     out.z_loss = frame.template take<double>(target.size());
     auto* predicted = frame.template take<std::int64_t>(target.size());
