@@ -1,6 +1,7 @@
 # The library for CUDA: the kernels of csrc compiled by nvcc, an object for each source and element type, under the code that
 # knows tensors. On a model of a GPU the same sources are compiled by the C++ compiler.
-set(cuda_sources norms gates losses declared_activations declared_norms declared_divergences)  # and csrc/entry.cpp has a line for each
+set(cuda_sources norms gates cross_entropy adamw declared_activations losses declared_norms declared_divergences
+  declared_heads declared_depth)  # and csrc/entry.cpp has a line for each
 if(NOT TIGON_TORCH_CUDA_ARCHS)
   set(TIGON_TORCH_CUDA_ARCHS 80 90a 100)
 endif()
@@ -25,6 +26,11 @@ function(cuda_library name file model)
 endfunction()
 
 if(TIGON_TORCH_NVCC)
+  get_filename_component(cuda_folder ${TIGON_TORCH_NVCC} DIRECTORY)
+  set(includes "")
+  foreach(folder IN ITEMS ${TIGON_TORCH_CUBLAS_INCLUDE} ${TIGON_EIGEN_INCLUDE_DIR})
+    list(APPEND includes -isystem ${folder})
+  endforeach()
   set(architectures "")
   foreach(arch IN LISTS TIGON_TORCH_CUDA_ARCHS)
     list(APPEND architectures -gencode=arch=compute_${arch},code=sm_${arch})
@@ -39,32 +45,36 @@ if(TIGON_TORCH_NVCC)
         DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/csrc/${source}.cpp
         COMMAND ${TIGON_TORCH_NVCC} -std=c++20 -O3 -DNDEBUG ${architectures} -ccbin ${CMAKE_CXX_COMPILER}
           --expt-relaxed-constexpr -diag-suppress=20011,20012,20013,20014,20015,554
-          -Xcompiler -fPIC,-fvisibility=hidden -I${TIGON_SOURCE}/include -include tigon/backends/cuda/backend.hpp ${flags}
+          -Xcompiler -fPIC,-fvisibility=hidden -I${TIGON_SOURCE}/include ${includes} -include tigon/backends/cuda/backend.hpp ${flags}
           -MD -MT ${object} -MF ${object}.d -x cu -c ${CMAKE_CURRENT_SOURCE_DIR}/csrc/${source}.cpp -o ${object})
       list(APPEND objects ${object})
     endforeach()
     add_library(cuda_entry_${type} OBJECT csrc/entry.cpp)
     set_target_properties(cuda_entry_${type} PROPERTIES POSITION_INDEPENDENT_CODE ON)
+    target_compile_features(cuda_entry_${type} PRIVATE cxx_std_20)
     target_compile_definitions(cuda_entry_${type} PRIVATE ${definitions})
-    target_link_libraries(cuda_entry_${type} PRIVATE tigon::tigon)
     list(APPEND objects $<TARGET_OBJECTS:cuda_entry_${type}>)
   endforeach()
   set_source_files_properties(${objects} PROPERTIES EXTERNAL_OBJECT ON GENERATED ON)
   cuda_library(tigon_torch_cuda _library_cuda 0 ${objects})
   target_compile_definitions(tigon_torch_cuda PRIVATE TIGON_TORCH_KEY=CUDA USE_CUDA)
 
-  # The one function that PyTorch has in its own library for CUDA. A library of that name stands for it where this PyTorch has
-  # none: it is not installed.
-  if(NOT EXISTS ${TIGON_TORCH_LIBRARIES}/libtorch_cuda.so)
-    file(WRITE ${CMAKE_CURRENT_BINARY_DIR}/torch_cuda.cpp "extern \"C\" int aoti_torch_get_current_cuda_stream(int, void**) { return 1; }\n")
-    add_library(torch_cuda SHARED ${CMAKE_CURRENT_BINARY_DIR}/torch_cuda.cpp)
-    set_target_properties(torch_cuda PROPERTIES CXX_VISIBILITY_PRESET default LIBRARY_OUTPUT_DIRECTORY stand_in)
-  endif()
+  # What PyTorch has loaded when this library is: its own library for CUDA, and cuBLASLt, each of which is named here alone.
+  # Empty libraries of these names stand for them; they are not installed.
+  file(WRITE ${CMAKE_CURRENT_BINARY_DIR}/cuda/empty.cpp "")
+  execute_process(COMMAND ${TIGON_TORCH_NVCC} --version OUTPUT_VARIABLE version)
+  string(REGEX REPLACE ".*release ([0-9]+)\\..*" "\\1" version "${version}")
+  foreach(stand_in IN ITEMS libtorch_cuda.so libcublasLt.so.${version})
+    string(MAKE_C_IDENTIFIER ${stand_in} target)
+    add_library(${target} SHARED ${CMAKE_CURRENT_BINARY_DIR}/cuda/empty.cpp)
+    set_target_properties(${target} PROPERTIES PREFIX "" SUFFIX "" OUTPUT_NAME ${stand_in} LIBRARY_OUTPUT_DIRECTORY stand_in)
+    target_link_options(tigon_torch_cuda PRIVATE -Wl,--no-as-needed)
+    target_link_libraries(tigon_torch_cuda PRIVATE ${target})
+  endforeach()
   set_target_properties(tigon_torch_cuda PROPERTIES SKIP_BUILD_RPATH ON)
-  get_filename_component(cuda_folder ${TIGON_TORCH_NVCC} DIRECTORY)
   find_library(TIGON_TORCH_CUDART cudart_static REQUIRED PATHS ${cuda_folder}/../lib ${cuda_folder}/../lib64 NO_DEFAULT_PATH)
   target_include_directories(tigon_torch_cuda SYSTEM PRIVATE ${cuda_folder}/../include)
-  target_link_libraries(tigon_torch_cuda PRIVATE torch_cuda ${TIGON_TORCH_CUDART} dl rt pthread)
+  target_link_libraries(tigon_torch_cuda PRIVATE ${TIGON_TORCH_CUDART} dl rt pthread)
 endif()
 
 if(TIGON_TORCH_CUDA_MODEL)
@@ -73,7 +83,7 @@ if(TIGON_TORCH_CUDA_MODEL)
     definitions_of(${type} definitions)
     list(TRANSFORM cuda_sources REPLACE "(.+)" "csrc/\\1.cpp" OUTPUT_VARIABLE sources)
     add_library(cuda_model_${type} OBJECT csrc/entry.cpp ${sources})
-    set_target_properties(cuda_model_${type} PROPERTIES POSITION_INDEPENDENT_CODE ON)
+    set_target_properties(cuda_model_${type} PROPERTIES POSITION_INDEPENDENT_CODE ON UNITY_BUILD OFF)
     target_compile_definitions(cuda_model_${type} PRIVATE ${definitions} TIGON_BACKEND=cuda TIGON_DEVICE=gpu)
     target_compile_options(cuda_model_${type} PRIVATE -O1 -mfma -Wno-unknown-pragmas
       -include ${TIGON_SOURCE}/tests/cuda/model_backend.hpp)

@@ -1,5 +1,7 @@
 // The table of one instruction set, or of one element type on CUDA. Nothing here names one.
+#if !TIGON_TORCH_CUDA
 #include <tigon/backend/default.hpp>
+#endif
 
 #include "groups.hpp"
 
@@ -11,11 +13,14 @@ extern "C" const tigon_torch::kernel_table* TIGON_MULTI_ARCH_ENTRY() {
       t.declared[static_cast<int>(of)] = some;
     };
 #if TIGON_TORCH_CUDA  // a line for every source of CMakeLists.txt
-    t.norms = norms(), t.losses = losses();
+    t.norms = norms(), t.losses = losses(), t.optimizers = optimizers();
     t.gates = gates(), t.rotary = rotary();
     declare(family::activations, declared_activations());
     declare(family::norms, declared_norms());
     declare(family::divergences, declared_divergences());
+    declare(family::heads, declared_heads());
+    declare(family::depth, declared_depth());
+    declare(family::cross_entropies, declared_cross_entropies());
 #else
 #if !TIGON_TORCH_PRODUCTS
     t.norms = norms(), t.gates = gates(), t.rotary = rotary();

@@ -8,6 +8,7 @@ namespace {
 vector part_of(const char* name, std::size_t i, const Tensor& t, const Tensor& like) {
   const char* op = "adamw";
   const std::string full = std::string(name) + "[" + std::to_string(i) + "]";
+  expect_here(op, full.c_str(), t);
   expect_like(op, full.c_str(), t, "parameters of the list", like);
   if (!t.is_contiguous()) fail(op, full + " is not contiguous");
   return vector_of(t);

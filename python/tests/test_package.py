@@ -111,7 +111,8 @@ class TestPackage:
         repository = PACKAGE / "tigon" if (PACKAGE / "tigon").exists() else PACKAGE.parent
         there = {str(file.relative_to(unpacked)) for file in unpacked.rglob("*") if file.is_file()}
         for folder, pattern, below in ((PACKAGE, "csrc/*", ""), (PACKAGE, "tigon_torch/**/*.py", ""),
-                                       (PACKAGE, "CMakeLists.txt", ""), (PACKAGE, "cuda.cmake", ""), (PACKAGE, "pyproject.toml", ""),
+                                       (PACKAGE, "CMakeLists.txt", ""), (PACKAGE, "*.cmake", ""),
+                                       (PACKAGE, "pyproject.toml", ""),
                                        (repository, "include/tigon/**/*.hpp", "tigon/"),
                                        (repository, "cmake/*", "tigon/"),
                                        (repository, "CMakeLists.txt", "tigon/"), (repository, "LICENSE", "tigon/")):
