@@ -1,7 +1,8 @@
 # The library for CUDA: the kernels of csrc compiled by nvcc, an object for each source and element type, under the code that
 # knows tensors. On a model of a GPU the same sources are compiled by the C++ compiler.
-set(cuda_sources norms gates cross_entropy adamw declared_activations losses declared_norms declared_divergences
-  declared_heads declared_depth)  # and csrc/entry.cpp has a line for each
+# Each has a line in csrc/entry.cpp. The model takes the first ones, in f32: what is between tensors and kernels is the same.
+set(model_sources norms gates cross_entropy adamw declared_activations)
+set(cuda_sources ${model_sources} losses declared_norms declared_divergences declared_heads declared_depth)
 if(NOT TIGON_TORCH_CUDA_ARCHS)
   set(TIGON_TORCH_CUDA_ARCHS 80 90a 100)
 endif()
@@ -10,7 +11,6 @@ if(NOT TIGON_TORCH_CUDA_TYPES)
 endif()
 list(TRANSFORM TIGON_TORCH_CUDA_TYPES REPLACE "(.+)" "t(\\1)" OUTPUT_VARIABLE cuda_types)
 list(JOIN cuda_types " " cuda_types)
-file(CONFIGURE OUTPUT cuda/tigon_torch_cuda_types.hpp CONTENT "#define TIGON_TORCH_CUDA_TYPES(t) ${cuda_types}\n" @ONLY)
 
 # What distinguishes the sources of a type: those of all types are in one library.
 function(definitions_of type out)
@@ -19,10 +19,11 @@ function(definitions_of type out)
     TIGON_MULTI_ARCH_ENTRY=tigon_torch_cuda_${type} PARENT_SCOPE)
 endfunction()
 
-function(cuda_library name file model)
+function(cuda_library name file model types)
+  file(CONFIGURE OUTPUT ${file}/tigon_torch_cuda_types.hpp CONTENT "#define TIGON_TORCH_CUDA_TYPES(t) ${types}\n" @ONLY)
   torch_library(${name} ${file} csrc/cuda.cpp ${ARGN})
   target_compile_definitions(${name} PRIVATE TIGON_TORCH_CUDA=1 TIGON_TORCH_CUDA_MODEL=${model})
-  target_include_directories(${name} PRIVATE ${CMAKE_CURRENT_BINARY_DIR}/cuda)
+  target_include_directories(${name} PRIVATE ${CMAKE_CURRENT_BINARY_DIR}/${file})
 endfunction()
 
 if(TIGON_TORCH_NVCC)
@@ -56,7 +57,7 @@ if(TIGON_TORCH_NVCC)
     list(APPEND objects $<TARGET_OBJECTS:cuda_entry_${type}>)
   endforeach()
   set_source_files_properties(${objects} PROPERTIES EXTERNAL_OBJECT ON GENERATED ON)
-  cuda_library(tigon_torch_cuda _library_cuda 0 ${objects})
+  cuda_library(tigon_torch_cuda _library_cuda 0 "${cuda_types}" ${objects})
   target_compile_definitions(tigon_torch_cuda PRIVATE TIGON_TORCH_KEY=CUDA USE_CUDA)
 
   # What PyTorch has loaded when this library is: its own library for CUDA, and cuBLASLt, each of which is named here alone.
@@ -78,17 +79,13 @@ if(TIGON_TORCH_NVCC)
 endif()
 
 if(TIGON_TORCH_CUDA_MODEL)
-  set(objects "")
-  foreach(type IN LISTS TIGON_TORCH_CUDA_TYPES)
-    definitions_of(${type} definitions)
-    list(TRANSFORM cuda_sources REPLACE "(.+)" "csrc/\\1.cpp" OUTPUT_VARIABLE sources)
-    add_library(cuda_model_${type} OBJECT csrc/entry.cpp ${sources})
-    set_target_properties(cuda_model_${type} PROPERTIES POSITION_INDEPENDENT_CODE ON UNITY_BUILD OFF)
-    target_compile_definitions(cuda_model_${type} PRIVATE ${definitions} TIGON_BACKEND=cuda TIGON_DEVICE=gpu)
-    target_compile_options(cuda_model_${type} PRIVATE -O1 -mfma -Wno-unknown-pragmas
-      -include ${TIGON_SOURCE}/tests/cuda/model_backend.hpp)
-    target_link_libraries(cuda_model_${type} PRIVATE tigon::tigon)
-    list(APPEND objects $<TARGET_OBJECTS:cuda_model_${type}>)
-  endforeach()
-  cuda_library(tigon_torch_model _library_model 1 ${objects})
+  definitions_of(f32 definitions)
+  list(TRANSFORM model_sources REPLACE "(.+)" "csrc/\\1.cpp" OUTPUT_VARIABLE sources)
+  add_library(cuda_model OBJECT csrc/entry.cpp ${sources})
+  set_target_properties(cuda_model PROPERTIES POSITION_INDEPENDENT_CODE ON UNITY_BUILD OFF)
+  target_compile_definitions(cuda_model PRIVATE ${definitions} TIGON_TORCH_CUDA_MODEL=1 TIGON_BACKEND=cuda TIGON_DEVICE=gpu)
+  target_compile_options(cuda_model PRIVATE -O1 -mfma -Wno-unknown-pragmas
+    -include ${TIGON_SOURCE}/tests/cuda/model_backend.hpp)
+  target_link_libraries(cuda_model PRIVATE tigon::tigon)
+  cuda_library(tigon_torch_model _library_model 1 "t(f32)" $<TARGET_OBJECTS:cuda_model>)
 endif()

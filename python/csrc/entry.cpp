@@ -13,14 +13,16 @@ extern "C" const tigon_torch::kernel_table* TIGON_MULTI_ARCH_ENTRY() {
       t.declared[static_cast<int>(of)] = some;
     };
 #if TIGON_TORCH_CUDA  // a line for every source of CMakeLists.txt
-    t.norms = norms(), t.losses = losses(), t.optimizers = optimizers();
-    t.gates = gates(), t.rotary = rotary();
+    t.norms = norms(), t.gates = gates(), t.rotary = rotary(), t.optimizers = optimizers();
     declare(family::activations, declared_activations());
+    declare(family::cross_entropies, declared_cross_entropies());
+#if !TIGON_TORCH_CUDA_MODEL
+    t.losses = losses();
     declare(family::norms, declared_norms());
     declare(family::divergences, declared_divergences());
     declare(family::heads, declared_heads());
     declare(family::depth, declared_depth());
-    declare(family::cross_entropies, declared_cross_entropies());
+#endif
 #else
 #if !TIGON_TORCH_PRODUCTS
     t.norms = norms(), t.gates = gates(), t.rotary = rotary();
