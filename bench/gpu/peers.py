@@ -24,9 +24,13 @@ class Doors:
 
     def __init__(self, path, stream):
         self.library = ctypes.CDLL(os.path.abspath(path))
-        self.scratch = torch.empty(512 << 20, dtype=torch.uint8, device=DEVICE)
+        self.stream = stream
+        self.begin(512 << 20)
+
+    def begin(self, scratch):
+        self.scratch = torch.empty(scratch, dtype=torch.uint8, device=DEVICE)
         self.library.begin(
-            ctypes.c_void_p(stream.cuda_stream),
+            ctypes.c_void_p(self.stream.cuda_stream),
             ctypes.c_void_p(self.scratch.data_ptr()),
             ctypes.c_size_t(self.scratch.numel()),
         )
@@ -56,6 +60,11 @@ class Bench:
         self.flush = torch.empty(256 << 20, dtype=torch.uint8, device=DEVICE)
         self.doors = Doors(library, self.stream)
         self.rows = []
+
+    def more_scratch(self, scratch):
+        if scratch > self.doors.scratch.numel():
+            self.doors.scratch = None
+            self.doors.begin(scratch)
 
     def once(self, f):
         self.stream.wait_stream(torch.cuda.current_stream())
@@ -244,14 +253,85 @@ def gates(bench):
                 leaves_of(a), (0.115, 0.166), errors)
 
 
-OPERATORS = [copy, rms_norm, layer_norm, softmax, gates]
+def cross_entropy(bench):
+    from liger_kernel.ops.cross_entropy import LigerCrossEntropyFunction
+
+    doors = bench.doors
+    for rows, vocab, bar in ((8192, 128256, 1.2), (8192, 32000, None), (4096, 262144, None), (8192, 151936, None), (16384, 8192, None)):
+        z, target = random(rows, vocab), torch.randint(0, vocab, (rows,), device=DEVICE)
+        target[::7] = -100
+        dz, loss = torch.empty_like(z), random(1, dtype=F32)
+        forward = lambda: doors.cross_entropy_forward(z, target, loss, dz, rows, vocab)
+        bench.once(forward)
+        some = slice(rows - 100, rows)
+        z64 = z[some].double().requires_grad_()
+        kept = (target != -100).sum()
+        (F.cross_entropy(z64, target[some], reduction="sum") / kept).backward()
+        total = sum(F.cross_entropy(z[i : i + 512].double(), target[i : i + 512], reduction="sum") for i in range(0, rows, 512)) / kept
+        errors = [f"{abs(loss.item() / total.item() - 1):.0e}", error(dz[some], z64.grad)]
+        first, first_loss = dz.clone(), loss.clone()
+        bench.once(forward)
+        assert torch.equal(first, dz) and torch.equal(first_loss, loss), "another result in the second run"
+        in_place = z.clone()
+        bench.once(lambda: doors.cross_entropy_forward(in_place, target, loss, in_place, rows, vocab))
+        assert torch.equal(in_place, dz), "in place it is another result"
+        del first, z64, in_place
+        peer = z.clone().requires_grad_()
+        with torch.no_grad():
+            try:
+                liger = bench.median_ms(lambda: LigerCrossEntropyFunction.apply(peer, target, None, -100, 0.0, 0.0, "mean", None, False), graph=False)
+            except Exception as problem:
+                print("   peer:", repr(problem)[:160], flush=True)
+                liger = None
+        del peer
+        bench.report("cross_entropy", "both", f"{rows} x {vocab}", 4 * rows * vocab, bench.median_ms(forward, repeats=15), liger, None, bar, " ".join(errors))
+        del z, dz
+
+
+def fused_linear_cross_entropy(bench):
+    from liger_kernel.ops.fused_linear_cross_entropy import LigerFusedLinearCrossEntropyFunction
+
+    doors = bench.doors
+    doors.library.fused_linear_cross_entropy_workspace.restype = ctypes.c_size_t
+    for rows, hidden, vocab, bar in ((1000, 512, 8000, None), (8192, 4096, 128256, 40.0), (8192, 2048, 128256, 20.0), (8192, 1024, 32000, None)):
+        x, w = random(rows, hidden), random(vocab, hidden) * 0.05
+        target = torch.randint(0, vocab, (rows,), device=DEVICE)
+        target[::7] = -100
+        dx, dw, loss = torch.empty_like(x), torch.empty_like(w), random(1, dtype=F32)
+        need = doors.library.fused_linear_cross_entropy_workspace(ctypes.c_size_t(rows), ctypes.c_size_t(hidden), ctypes.c_size_t(vocab))
+        print(f"   {need / 2**20:.0f} MiB", flush=True)
+        bench.more_scratch(need + 4 * 1024 * vocab + 2 * 1024 * hidden)
+        for chunk in (0, 2048):
+            forward = lambda: doors.fused_linear_cross_entropy_forward(x, w, target, loss, dx, dw, rows, hidden, vocab, chunk)
+            bench.once(forward)
+            errors = ""
+            if rows * vocab <= 1000 * 8000:
+                x64, w64 = f64_of(x, w)
+                reference = F.cross_entropy(x64 @ w64.T, target)
+                reference.backward()
+                errors = f"{abs(loss.item() / reference.item() - 1):.0e} {error(dx, x64.grad)} {error(dw, w64.grad)}"
+            liger = None
+            if chunk == 0:
+                a, b = x.clone().requires_grad_(), w.clone().requires_grad_()
+                liger = bench.median_ms(lambda: LigerFusedLinearCrossEntropyFunction.apply(a, b, target), graph=False, repeats=5)
+                del a, b
+            ms = bench.median_ms(forward, repeats=7, graph=False)
+            bench.report("fused_linear_cross_entropy", "both", f"{rows} x {hidden} x {vocab}, {chunk or 'default'}", None, ms, liger, None, bar,
+                         f"{6 * rows * hidden * vocab / ms / 1e9:.0f} TFLOP/s {errors}")
+        del x, w, dx, dw
+        torch.cuda.empty_cache()
+
+
+OPERATORS = [copy, rms_norm, layer_norm, softmax, gates, cross_entropy, fused_linear_cross_entropy]
 
 
 def main():
+    import peers_rows  # which takes what is above from here
+
     library, wanted = sys.argv[1], sys.argv[2:]
     print(torch.cuda.get_device_name(), "torch", torch.__version__)
     bench = Bench(library)
-    for operator in OPERATORS:
+    for operator in OPERATORS + peers_rows.OPERATORS:
         if not wanted or operator.__name__ in wanted:
             operator(bench)
             torch.cuda.empty_cache()

@@ -53,6 +53,8 @@ inline cudaError_t cudaMallocAsync(void** p, std::size_t bytes, cudaStream_t) {
   *p = std::aligned_alloc(256, (bytes + 255) / 256 * 256);
   return *p == nullptr ? cudaErrorMemoryAllocation : cudaSuccess;
 }
+enum { cudaHostAllocPortable, cudaHostAllocMapped };
+inline cudaError_t cudaHostAlloc(void** p, std::size_t bytes, unsigned) { return cudaMallocAsync(p, bytes, nullptr); }
 inline cudaError_t cudaFreeAsync(void* p, cudaStream_t) {
   std::free(p);
   return cudaSuccess;
@@ -241,6 +243,10 @@ void launch(cudaStream_t, void (*kernel)(Parameter...), dim3 grid, dim3 threads,
 #define gridDim cuda_model::here.grid_size
 inline void __syncthreads() { cuda_model::of_here->sync(); }
 inline int __syncthreads_or(int is) { return cuda_model::of_here->sync_or(is != 0); }
+template <class A>
+A atomicAdd(A* p, A more) {
+  return std::atomic_ref<A>(*p).fetch_add(more, std::memory_order_relaxed);
+}
 template <class A>
 A __shfl_xor_sync(unsigned mask, A v, unsigned by) {
   return cuda_model::of_here->shuffled(mask, v, by);

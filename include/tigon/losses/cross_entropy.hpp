@@ -81,12 +81,12 @@ void logit_cross_entropy(std::string_view name, const logit_loss<T>& of, const T
   if (!backward) declare_loss<A>(args, of.loss, of.metrics, logits.rows, opt.reduction);
   args.check();
   expect_loss_options<A>(args, opt);
-  expect_labels(name, targets, logits.cols, opt.ignore_index);
+  expect_labels_of<B>(name, targets, logits.cols, opt.ignore_index);
   ctx.workspace().expect(name, cross_entropy_workspace<B, T>(logits.rows, logits.cols, ctx));
 
   workspace::frame frame(ctx.workspace());
   using K = kernel_for<op::cross_entropy, B>;
-  const loss_rows<A> rows(frame, targets, logits.cols, weight, of.metrics, opt);
+  const loss_rows_of<B, A> rows(name, frame, targets, logits.cols, weight, of.metrics, opt, ctx);
   K::template forward<B, T, I>(logits, labels, rows.weight, of.dlogits, rows.out, rows.scale, opt, ctx);
   if (!backward) return rows.finish(targets, of.loss, of.metrics, opt);
   if (upstream.size() != 1 || upstream[0] != A(1)) K::template backward<B, T>(of.dlogits, upstream, of.dlogits, ctx);
@@ -141,6 +141,10 @@ void cross_entropy_backward(in_matrix<T> saved_dlogits,
   args.check();
   kernel_for<op::cross_entropy, B>::template backward<B, T>(saved_dlogits, upstream, dlogits, ctx);
 }
+
+TIGON_EXPLAINS(cross_entropy_forward)
+TIGON_EXPLAINS(cross_entropy_backward_recompute)
+TIGON_EXPLAINS(cross_entropy_backward)
 
 }  // namespace tigon
 

@@ -26,10 +26,10 @@ namespace tigon {
 /// Writes     loss, metrics, dx, dw, dbias; a gradient whose view has no memory is not computed. dw and dbias are added
 ///            to with gradient::accumulate.
 /// Ignored    a row whose target is ignore_index is neither read, nor its upstream gradient, nor multiplied: the cost is
-///            that of the rows that count. Its loss and dx are 0, whatever stands in x and w. The bits of a row's loss and
-///            dx do not depend on which other rows count, where they stand and how many there are, unless a mean divides
+///            that of the rows that count. Its loss and dx are 0, whatever x and w hold. The bits of a row's loss and
+///            dx do not depend on which other rows count, where they are and how many there are, unless a mean divides
 ///            by their number. dw and dbias have the same bits for the same rows in the same order, wherever ignored rows
-///            stand between them, in calls of as many rows, both with dx or both without.
+///            are between them, in calls of as many rows, both with dx or both without.
 /// Aliasing   none: any layout in which no written element is shared.
 /// Memory     chunk * vocab logits in f32, by default at most 64 MiB, or 128 MiB where 256 rows, on `amx` 1024,
 ///            take more (B::chunk, context::logit_rows); for 16-bit w also an f32 dw. With chunk_tuning::stream only rows
@@ -81,6 +81,9 @@ std::size_t fused_linear_cross_entropy_workspace(std::size_t rows, std::size_t h
   const std::size_t scratch = simd::scratch_workspace<B, A>(vocab, 1, ctx);
   const std::size_t of_rows = cross_entropy_workspace<B, input_t<T>>(rows, vocab, ctx) - scratch +
                               detail::kept_labels<std::int64_t>::bytes<A>(rows, 1);
+  if constexpr (!host_memory<B>)
+    return of_rows +
+           kernel_for<op::fused_linear_cross_entropy, B>::template workspace_bytes<B, T>(rows, hidden, vocab, ctx, of);
   if constexpr (detail::few_cross_entropy_in_f64<B, T>)
     if (rows <= detail::few_rows)
       return of_rows + workspace::bytes_for<double>(vocab) + workspace::bytes_for<double>(rows) +
@@ -120,13 +123,13 @@ void linear_cross_entropy(std::string_view name, linear_loss<T> t, const Target&
   if (!backward) declare_loss<A>(args, to.loss, to.metrics, x.rows, opt.loss.reduction);
   args.check();
   expect_loss_options<A>(args, opt.loss);
-  expect_labels(name, targets, w.rows, opt.loss.ignore_index);
+  expect_labels_of<B>(name, targets, w.rows, opt.loss.ignore_index);
   ctx.workspace().expect(name,
                          fused_linear_cross_entropy_workspace<B, T>(x.rows, x.cols, w.rows, ctx, t.out.of_weights()));
 
   workspace::frame frame(ctx.workspace());
-  const loss_rows<A> rows(frame, targets, w.rows, weight, to.metrics, opt.loss);
-  const kept_labels<I> kept(frame, targets, x.rows, opt.loss.ignore_index);
+  const loss_rows_of<row_backend<B>, A> rows(name, frame, targets, w.rows, weight, to.metrics, opt.loss, ctx);
+  const auto kept = kept_labels<I>::template of<B>(frame, targets, x.rows, opt.loss.ignore_index);
   const auto upstream = kept.template of_kept<A>(frame, {t.upstream.data, t.upstream.size});
   t.kept = kept.rows(), t.upstream = {upstream.data(), upstream.size()};
   const auto run = [&]<layer_types L>(const linear_loss<L>& call, const accumulator_t<L>* weights) {
@@ -188,9 +191,12 @@ void fused_linear_cross_entropy_backward(const linear_layer<T>& layer, const Tar
                                      opt, ctx);
 }
 
+TIGON_EXPLAINS(fused_linear_cross_entropy_forward)
+TIGON_EXPLAINS(fused_linear_cross_entropy_backward)
+
 }  // namespace tigon
 
-#include <tigon/losses/cross_entropy.hpp>  // the doors beside these, for callers
+#include <tigon/losses/cross_entropy.hpp>  // the public functions beside these, for callers
 
 #include <tigon/backend/select.hpp>
 

@@ -15,7 +15,7 @@ namespace tigon {
 ///   loss = sum r / n,   dstudent = dr/dx / n                      x = log Q, n = number of kept rows
 ///
 /// Formula    docs/formulas/divergences.md. Between 0 and 1 no term cancels, however near P and Q are. Rows need not
-///            sum to 1: at 0 and 1, which are no limits, the terms are P (log P - x) and Q (x - log P) as they stand.
+///            sum to 1: at 0 and 1, which are no limits, the terms are P (log P - x) and Q (x - log P) in this form.
 /// Shapes     student_log_probs, teacher_log_probs, dstudent [rows, vocab]; labels [rows] or `absent`; loss [1].
 ///            vocab >= 1, rows may be 0.
 /// Types      one of f32, bf16, f16, f64 for all; loss f32 (f64 for f64); labels std::int32_t or std::int64_t.
@@ -66,10 +66,10 @@ void jsd_forward(in_matrix<T> student_log_probs, in_matrix<T> teacher_log_probs,
   ctx.workspace().expect("jsd_forward", jsd_workspace(rows));
 
   workspace::frame frame(ctx.workspace());
-  const detail::divergence_rows out(frame, rows, vocab, divergence_reduction::batchmean, opt.denominator, ids,
-                                    opt.ignore_index);
+  const auto out = detail::rows_of_divergence<B>(ctx, frame, rows, vocab, divergence_reduction::batchmean,
+                                                 opt.denominator, ids, opt.ignore_index);
   kernel_for<op::jsd, B>::template forward<B, T>(student_log_probs, teacher_log_probs, dstudent, out, opt.beta, ctx);
-  loss[0] = static_cast<accumulator_t<T>>(out.total());
+  out.put_total(loss.data(), ctx);
 }
 
 /// dstudent = upstream * saved: the gradient for another upstream gradient than 1. dstudent may be the saved gradient.
@@ -78,8 +78,12 @@ void jsd_backward(in_matrix<T> saved_dstudent, std::type_identity_t<std::span<co
                   matrix_view<T> dstudent, context& ctx = default_context<B>()) {
   static_assert(admits<B, T>());
   detail::check_saved<T, accumulator_t<T>>("jsd_backward", saved_dstudent, upstream, dstudent);
-  kernel_for<op::jsd, B>::template backward<B, T>(saved_dstudent, upstream[0], dstudent, ctx);
+  kernel_for<op::jsd, B>::template backward<B, T>(saved_dstudent, detail::number_of<B>(upstream.data(), 1), dstudent,
+                                                  ctx);
 }
+
+TIGON_EXPLAINS(jsd_forward)
+TIGON_EXPLAINS(jsd_backward)
 
 }  // namespace tigon
 

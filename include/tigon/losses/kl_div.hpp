@@ -46,17 +46,17 @@ struct kl_div_options;
 namespace detail {
 inline namespace TIGON_ABI {
 /// The gradient of the loss as a backward pass takes it: one for each element, or without memory and one for all.
-template <class A>
+template <class B, class A>
 struct kl_div_upstream {
   matrix_view<const A> each;
-  A factor;
+  decltype(number_of<B, A>(nullptr, 1)) factor;
 
   kl_div_upstream(matrix_view<const A> upstream, std::size_t rows, std::size_t vocab, const kl_div_options& opt) {
     const bool elements = opt.reduction == divergence_reduction::none;
     const double n = opt.denominator != 0 ? opt.denominator : static_cast<double>(rows);
     if (elements) each = upstream;
-    factor = static_cast<A>(
-        elements ? 1 : divergence_scale(opt.reduction, n, vocab) * static_cast<double>(upstream.data[0]));
+    factor =
+        number_of<B, A>(elements ? nullptr : upstream.data, elements ? 1 : divergence_scale(opt.reduction, n, vocab));
   }
 };
 }  // namespace TIGON_ABI
@@ -85,10 +85,10 @@ void kl_div_forward(in_matrix<T> student_log_probs, in_matrix<T> teacher,
   ctx.workspace().expect("kl_div_forward", kl_div_workspace(rows));
 
   workspace::frame frame(ctx.workspace());
-  const detail::divergence_rows out(frame, rows, vocab, opt.reduction, opt.denominator,
-                                    std::span<const std::int64_t>{});
+  const auto out = detail::rows_of_divergence<B>(ctx, frame, rows, vocab, opt.reduction, opt.denominator,
+                                                 std::span<const std::int64_t>{}, 0);
   kernel_for<op::kl_div, B>::template forward<B, T>(student_log_probs, teacher, loss.view, dstudent, out, opt, ctx);
-  if (!elements) loss.view.data[0] = static_cast<A>(out.total());
+  if (!elements) out.put_total(loss.view.data, ctx);
 }
 
 /// dstudent from the teacher and the gradient of the loss. See kl_div_options for the contract.
@@ -103,7 +103,7 @@ void kl_div_backward(in_matrix<T> teacher, std::type_identity_t<loss_elements<co
   detail::declare_divergence<accumulator_t<T>>(args, {"", "teacher", teacher, teacher, dstudent}, g_of,
                                                detail::label_span(absent), opt.denominator);
   args.check();
-  const detail::kl_div_upstream<A> g(upstream.view, dstudent.rows, dstudent.cols, opt);
+  const detail::kl_div_upstream<B, A> g(upstream.view, dstudent.rows, dstudent.cols, opt);
   kernel_for<op::kl_div, B>::template backward<B, T>(teacher, g.each, g.factor, dstudent, opt, ctx);
 }
 
@@ -123,10 +123,14 @@ void kl_div_teacher_backward(in_matrix<T> student_log_probs, in_matrix<T> teache
       detail::label_span(absent), opt.denominator);
   args.check();
   args.number<A>(opt.eps >= 0 && opt.eps <= 1, "eps", opt.eps, "a number from 0 to 1");
-  const detail::kl_div_upstream<A> g(upstream.view, dteacher.rows, dteacher.cols, opt);
+  const detail::kl_div_upstream<B, A> g(upstream.view, dteacher.rows, dteacher.cols, opt);
   kernel_for<op::kl_div, B>::template teacher_backward<B, T>(student_log_probs, teacher, g.each, g.factor, dteacher,
                                                              opt, ctx);
 }
+
+TIGON_EXPLAINS(kl_div_forward)
+TIGON_EXPLAINS(kl_div_backward)
+TIGON_EXPLAINS(kl_div_teacher_backward)
 
 }  // namespace tigon
 

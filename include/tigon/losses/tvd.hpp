@@ -47,7 +47,7 @@ constexpr std::size_t tvd_workspace(std::size_t rows) { return detail::divergenc
 namespace detail {
 inline namespace TIGON_ABI {
 /// Checks what both ways from the inputs take; f(rows) with the rows' results in the workspace.
-template <class A, class Labels, class F>
+template <class B, class A, class Labels, class F>
 void with_tvd_rows(std::string_view door, const divergence_operands& call, const divergence_loss& loss,
                    const tvd_options& opt, const Labels& labels, context& ctx, F f) {
   const auto ids = label_span(labels);
@@ -58,7 +58,7 @@ void with_tvd_rows(std::string_view door, const divergence_operands& call, const
   args.check();
   ctx.workspace().expect(door, tvd_workspace(rows));
   workspace::frame frame(ctx.workspace());
-  f(divergence_rows(frame, rows, call.student.cols, opt.reduction, opt.denominator, ids, opt.ignore_index));
+  f(rows_of_divergence<B>(ctx, frame, rows, call.student.cols, opt.reduction, opt.denominator, ids, opt.ignore_index));
 }
 }  // namespace TIGON_ABI
 }  // namespace detail
@@ -70,13 +70,13 @@ void tvd_forward(in_matrix<T> student_probs, in_matrix<T> teacher_probs,
                  tvd_options opt = {}, const Labels& labels = absent, context& ctx = default_context<B>()) {
   static_assert(admits<B, T>());
   const bool elements = opt.reduction == divergence_reduction::none;
-  detail::with_tvd_rows<accumulator_t<T>>(
-      "tvd_forward", {"student_probs", "teacher_probs", student_probs, teacher_probs, dstudent},
-      {"loss", loss.view, elements}, opt, labels, ctx, [&](const detail::divergence_rows& rows) {
-        kernel_for<op::tvd, B>::template forward<B, T>(student_probs, teacher_probs, loss.view, dstudent, rows, opt,
-                                                       ctx);
-        if (!elements) loss.view.data[0] = static_cast<accumulator_t<T>>(rows.total());
-      });
+  detail::with_tvd_rows<B, accumulator_t<T>>("tvd_forward",
+                                             {"student_probs", "teacher_probs", student_probs, teacher_probs, dstudent},
+                                             {"loss", loss.view, elements}, opt, labels, ctx, [&](const auto& rows) {
+                                               kernel_for<op::tvd, B>::template forward<B, T>(
+                                                   student_probs, teacher_probs, loss.view, dstudent, rows, opt, ctx);
+                                               if (!elements) rows.put_total(loss.view.data, ctx);
+                                             });
 }
 
 namespace detail {
@@ -93,12 +93,12 @@ void run_tvd_door(const tvd_door& door, matrix_view<const T> student, matrix_vie
   using A = accumulator_t<T>;
   expects(door.name).memory(door.gradient, gradient);
   const bool each = opt.reduction == divergence_reduction::none;
-  with_tvd_rows<accumulator_t<T>>(
+  with_tvd_rows<B, accumulator_t<T>>(
       door.name, {"student_probs", "teacher_probs", student, teacher, gradient, door.gradient},
-      {"upstream", upstream, each}, opt, labels, ctx, [&](const divergence_rows& rows) {
-        const double factor = door.sign * (each ? 1 : rows.scale * static_cast<double>(upstream.data[0]));
+      {"upstream", upstream, each}, opt, labels, ctx, [&](const auto& rows) {
+        const auto factor = number_of<B>(each ? nullptr : upstream.data, door.sign * (each ? 1 : rows.scale));
         kernel_for<op::tvd, B>::template backward<B, T>(student, teacher, each ? upstream : matrix_view<const A>{},
-                                                        static_cast<A>(factor), gradient, rows, ctx);
+                                                        factor, gradient, rows, ctx);
       });
 }
 }  // namespace TIGON_ABI
@@ -123,6 +123,10 @@ void tvd_teacher_backward(in_matrix<T> student_probs, in_matrix<T> teacher_probs
   detail::run_tvd_door<B, T>({"tvd_teacher_backward", "dteacher", -1}, student_probs, teacher_probs, upstream.view,
                              dteacher, opt, labels, ctx);
 }
+
+TIGON_EXPLAINS(tvd_forward)
+TIGON_EXPLAINS(tvd_backward)
+TIGON_EXPLAINS(tvd_teacher_backward)
 
 }  // namespace tigon
 

@@ -107,9 +107,6 @@ void expect_adamw_options(const char* op, const adamw_options& opt) {
              "stochastic_rounding", "set for weights in f16", "weights in bf16 or f32");
 }
 
-constexpr TIGON_INLINE std::size_t adamw_tasks_of(std::size_t size) {
-  return size / adamw_task + (size % adamw_task != 0);
-}
 }  // namespace TIGON_ABI
 }  // namespace detail
 
@@ -133,22 +130,29 @@ double adamw_call(const char* op, std::span<const P> list, const adamw_options& 
   for (const P& p : list) elements += p.w.size();
   expect_adamw_options<P>(op, opt);
   ctx.workspace().expect(op, adamw_workspace(list.size(), elements));
-  expect_adamw_parameters(op, list, opt, ctx);
-  workspace::frame frame(ctx.workspace());
-  auto* const first = frame.template take<std::size_t>(list.size() + 1);
-  first[0] = 0;
-  for (std::size_t i = 0; i < list.size(); ++i) first[i + 1] = first[i] + adamw_tasks_of(list[i].w.size());
-  const adamw_tasks<P> tasks{list.data(), first, list.size()};
   using kernels = kernel_for<op::adamw, B>;
-  double norm = 0;
-  if (known != nullptr)
-    norm = *known;
-  else
-    norm = std::fabs(opt.gradient_scale) *
-           kernels::template norm<B>(tasks, frame.template take<double>(first[list.size()]), ctx);
-  const bool finite = norm <= std::numeric_limits<double>::max();
-  if (steps && (finite || !opt.skip_non_finite)) kernels::template forward<B>(tasks, norm, opt, ctx);
-  return norm;
+  if constexpr (!host_memory<B>) {
+    expect_adamw_parameters(op, list, opt, default_context());
+    if (known == nullptr || *known <= std::numeric_limits<double>::max() || !opt.skip_non_finite)
+      kernels::template forward<B>(list, known, opt, ctx);
+    return known != nullptr ? *known : std::numeric_limits<double>::quiet_NaN();
+  } else {
+    expect_adamw_parameters(op, list, opt, ctx);
+    workspace::frame frame(ctx.workspace());
+    auto* const first = frame.template take<std::size_t>(list.size() + 1);
+    first[0] = 0;
+    for (std::size_t i = 0; i < list.size(); ++i) first[i + 1] = first[i] + adamw_tasks_of(list[i].w.size());
+    const adamw_tasks<P> tasks{list.data(), first, list.size()};
+    double norm = 0;
+    if (known != nullptr)
+      norm = *known;
+    else
+      norm = std::fabs(opt.gradient_scale) *
+             kernels::template norm<B>(tasks, frame.template take<double>(first[list.size()]), ctx);
+    const bool finite = norm <= std::numeric_limits<double>::max();
+    if (steps && (finite || !opt.skip_non_finite)) kernels::template forward<B>(tasks, norm, opt, ctx);
+    return norm;
+  }
 }
 
 template <class List>
@@ -158,7 +162,8 @@ using adamw_parameter_of =
 }  // namespace detail
 
 /// A step of all parameters, a contiguous range of adamw_parameter. Returns the norm of their gradients before clipping:
-/// where it is not finite and skip_non_finite is set, nothing was written. See adamw_options for the contract.
+/// where it is not finite and skip_non_finite is set, nothing was written. In a device's memory, which the host does not read,
+/// the norm stays there, and NaN is returned. See adamw_options for the contract.
 template <class B = default_backend, class List>
 double adamw(const List& parameters, adamw_options opt = {}, context& ctx = default_context<B>()) {
   using P = detail::adamw_parameter_of<List>;
@@ -168,6 +173,8 @@ double adamw(const List& parameters, adamw_options opt = {}, context& ctx = defa
 /// The norm alone, of gradient_scale g.
 template <class B = default_backend, class List>
 double adamw_norm(const List& parameters, adamw_options opt = {}, context& ctx = default_context<B>()) {
+  static_assert(host_memory<B>,
+                "tigon: the norm of gradients is in the memory of this backend, which the host does not read");
   using P = detail::adamw_parameter_of<List>;
   return detail::adamw_call<B, P>("adamw_norm", parameters, opt, nullptr, false, ctx);
 }

@@ -22,7 +22,7 @@ namespace tigon {
 ///            that occurs more than 64 times, sums of 64 are added to a compensated total.
 /// Options    backward: as in forward.
 /// Writes     y; all of dweight (zeros where a token does not occur), or only adds with gradient::accumulate; of tokens
-///            and drows as many rows as the sparse door returns, no memory behind them is touched.
+///            and drows as many rows as the sparse public function returns, no memory behind them is touched.
 /// Aliasing   none: any layout in which no written element is shared.
 /// Throws     tigon::error: shape, stride, alias, workspace, argument (accumulate into a sparse gradient, whose rows
 ///            may be those of other tokens), and index (in every build) for an id outside [0, vocab); before the first
@@ -51,8 +51,10 @@ std::size_t embedding_workspace(std::size_t vocab, std::size_t rows, std::size_t
 
 namespace detail {
 inline namespace TIGON_ABI {
-template <token_id I>
+/// Where the host does not read the ids, the backend has to find what is out of range.
+template <class B, token_id I>
 void expect_tokens(std::string_view op, std::span<const I> ids, std::size_t vocab) {
+  if constexpr (!host_memory<B>) return;
   for (std::size_t i = 0; i < ids.size(); ++i)
     if (ids[i] < 0 || static_cast<std::size_t>(ids[i]) >= vocab)
       fail_argument(error_code::index, op, "ids[" + std::to_string(i) + "]", std::to_string(ids[i]),
@@ -75,7 +77,7 @@ void embedding_forward(in_matrix<T> weight, const Ids& ids, matrix_view<T> y, em
   args.in("ids", token);
   args.out("y", y, token.size(), weight.cols);
   args.check();
-  detail::expect_tokens<I>("embedding_forward", token, weight.rows);
+  detail::expect_tokens<B, I>("embedding_forward", token, weight.rows);
   kernel_for<op::embedding, B>::template forward<B, T, I>(weight, token, y, opt, ctx);
 }
 
@@ -93,7 +95,7 @@ void embedding_backward(in_matrix<T> dy, const Ids& ids, matrix_view<T> dweight,
   args.in("ids", token);
   args.out("dweight", dweight);
   args.check();
-  detail::expect_tokens<I>("embedding_backward", token, dweight.rows);
+  detail::expect_tokens<B, I>("embedding_backward", token, dweight.rows);
   ctx.workspace().expect("embedding_backward", embedding_workspace<B, T>(dweight.rows, dy.rows, dy.cols, ctx));
   kernel_for<op::embedding, B>::template backward<B, T, I>(dy, token, dweight.rows, std::span<I>{}, dweight, opt, ctx);
 }
@@ -108,6 +110,9 @@ std::size_t embedding_backward_sparse(in_matrix<T> dy, const Ids& ids, std::size
   const std::span out(tokens);
   using I = std::remove_const_t<typename decltype(token)::element_type>;
   static_assert(token_id<I>, "tigon: token ids are std::int32_t or std::int64_t");
+  static_assert(host_memory<B>,
+                "tigon: the number of rows of a sparse gradient is in the memory of this backend, which the host does "
+                "not read; use embedding_backward");
   static_assert(std::same_as<typename decltype(out)::element_type, I>,
                 "tigon: the tokens of a sparse gradient are written; pass a range of non-const ids of the same type");
   arguments args("embedding_backward_sparse");
@@ -121,11 +126,14 @@ std::size_t embedding_backward_sparse(in_matrix<T> dy, const Ids& ids, std::size
   args.that(opt.dweight == gradient::overwrite, error_code::argument, "dweight", "gradient::accumulate",
             "gradient::overwrite: the rows may be those of other tokens");
   args.check();
-  detail::expect_tokens<I>("embedding_backward_sparse", token, vocab);
+  detail::expect_tokens<B, I>("embedding_backward_sparse", token, vocab);
   ctx.workspace().expect("embedding_backward_sparse", embedding_workspace<B, T>(vocab, dy.rows, dy.cols, ctx));
   if (token.empty()) return 0;
   return kernel_for<op::embedding, B>::template backward<B, T, I>(dy, token, vocab, out, drows, opt, ctx);
 }
+
+TIGON_EXPLAINS(embedding_forward)
+TIGON_EXPLAINS(embedding_backward)
 
 }  // namespace tigon
 

@@ -47,9 +47,9 @@ struct group_norm_options;
 template <class B = default_backend, class T>
 std::size_t group_norm_workspace(std::size_t rows, std::size_t channels, parameters of = parameters::trained) {
   using A = accumulator_t<T>;
-  if (of == parameters::frozen) return 0;
-  return 2 * workspace::bytes_for<A>(rows) +
-         simd::partials_workspace<B, A>(rows / std::max<std::size_t>(channels, 1), channels, 2);
+  const std::size_t numbers = kernel_for<op::group_norm, B>::template numbers_workspace<A>(rows, of);
+  if (of == parameters::frozen) return numbers;
+  return numbers + simd::partials_workspace<B, A>(rows / std::max<std::size_t>(channels, 1), channels, 2);
 }
 
 namespace detail {
@@ -120,6 +120,9 @@ void group_norm_backward(in_matrix<T> dy, in_matrix<T> x, const W& w,
   ctx.workspace().expect("group_norm_backward", group_norm_workspace<B, T>(x.rows, opt.channels, detail::trained(to)));
   kernel_for<op::group_norm, B>::template backward<B, T>(dy, x, weight, mean, rstd, to, opt, ctx);
 }
+
+TIGON_EXPLAINS(group_norm_forward)
+TIGON_EXPLAINS(group_norm_backward)
 
 }  // namespace tigon
 

@@ -138,16 +138,16 @@ std::size_t modulated_rms_norm_workspace(std::size_t rows, std::size_t cols, std
     return of == parameters::frozen ? 0 : simd::partials_workspace<B, A>(n, cols, 1);
   };
   if (generic::by_row(rows, cols, groups)) return sums(rows);
-  const std::size_t group = generic::group_workspace<B, A>(generic::rows_beside<B>(rows, groups), cols),
-                    last = sums(groups);
   return workspace::bytes_for<A>(groups, cols) +
-         (generic::side_by_side<B>(groups) ? workspace::bytes_for<std::byte>(ctx.executor().workers(), group) + last
-                                           : std::max(group, last));
+         kernel_for<op::modulated_rms_norm, B>::template groups_workspace<B, A>(rows, cols, groups, sums(groups), ctx);
 }
+
+TIGON_EXPLAINS(modulated_rms_norm_forward)
+TIGON_EXPLAINS(modulated_rms_norm_backward)
 
 }  // namespace tigon
 
-#include <tigon/ops/rms_norm.hpp>  // the doors beside these, for callers
+#include <tigon/ops/rms_norm.hpp>  // the public functions beside these, for callers
 
 #include <tigon/backend/select.hpp>
 

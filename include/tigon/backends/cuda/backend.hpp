@@ -9,20 +9,43 @@
 
 namespace tigon {
 namespace op {
+struct adamw;
+struct attn_res;
+struct cross_entropy;
 struct dyt;
+struct embedding;
 struct fused_add_rms_norm;
+struct fused_linear_cross_entropy;
 struct geglu;
-struct kl_div;
+struct gemm;
+struct group_norm;
 struct jsd;
+struct kl_div;
 struct layer_norm;
+struct llama4_rope;
+struct mhc_post_res;
+struct mhc_pre;
 struct modulated_rms_norm;
+struct poly_norm;
+struct qk_norm_rope;
+struct qwen2vl_mrope;
 struct relu_squared;
 struct rms_norm;
+struct rope;
 struct softmax;
+struct sparsemax;
 struct swiglu;
 struct swiglu_fused;
 struct tvd;
 }  // namespace op
+
+namespace gpu {
+inline namespace TIGON_ABI {
+struct divergence_rows;
+template <class A>
+struct scaled_number;
+}  // namespace TIGON_ABI
+}  // namespace gpu
 
 namespace backends {
 inline namespace TIGON_ABI {
@@ -35,9 +58,18 @@ struct cuda : generic {
   using engine = simd::cuda;
   using rows = gpu::rows_on_groups<cuda>;
   static constexpr bool host_memory = false;
-  using overrides = op_list<op::rms_norm, op::softmax>;
+  static constexpr chunk_tuning chunk{.logits_bytes = std::size_t{512} << 20, .row_multiple = 128};
+  using divergence_rows = gpu::divergence_rows;
+  template <class A>
+  using number = gpu::scaled_number<A>;
+  using overrides =
+      op_list<op::adamw, op::attn_res, op::cross_entropy, op::dyt, op::embedding, op::fused_linear_cross_entropy,
+              op::gemm, op::group_norm, op::jsd, op::kl_div, op::llama4_rope, op::mhc_post_res, op::mhc_pre,
+              op::modulated_rms_norm, op::poly_norm, op::qk_norm_rope, op::qwen2vl_mrope, op::rms_norm, op::rope,
+              op::softmax, op::sparsemax, op::tvd>;
   /// Operators that are made of row programs alone.
-  using shared = op_list<op::geglu, op::layer_norm, op::relu_squared, op::swiglu, op::swiglu_fused>;
+  using shared =
+      op_list<op::fused_add_rms_norm, op::geglu, op::layer_norm, op::relu_squared, op::swiglu, op::swiglu_fused>;
   /// CUDA's default stream, with a growing workspace of the calling thread's own.
   static context& default_context() {
     thread_local workspace scratch(gpu::memory(nullptr));
@@ -51,7 +83,21 @@ struct cuda : generic {
 }  // namespace tigon
 
 // Everything it overrides:
+#include <tigon/backends/cuda/adamw.hpp>
+#include <tigon/backends/cuda/attn_res.hpp>
+#include <tigon/backends/cuda/cross_entropy.hpp>
+#include <tigon/backends/cuda/divergences.hpp>
+#include <tigon/backends/cuda/dyt.hpp>
+#include <tigon/backends/cuda/embedding.hpp>
+#include <tigon/backends/cuda/group_norm.hpp>
+#include <tigon/backends/cuda/hyper_connections.hpp>
 #include <tigon/backends/cuda/norms.hpp>
+#include <tigon/backends/cuda/qk_norm_rope.hpp>
+#include <tigon/backends/cuda/rotary.hpp>
 #include <tigon/backends/cuda/softmax.hpp>
+#include <tigon/backends/cuda/sparsemax.hpp>
+#if __has_include(<Eigen/Core>)  // what products need on every backend (gemm/kernel.hpp)
+#include <tigon/backends/cuda/fused_linear_cross_entropy.hpp>
+#endif
 
 #endif  // TIGON_BACKENDS_CUDA_BACKEND_HPP

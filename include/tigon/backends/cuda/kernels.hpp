@@ -96,7 +96,8 @@ TIGON_DEVICE_NOINLINE void add_rows_in_f64(const Call& call, std::size_t begin, 
 }
 
 /// The rows of a task, one after the other, and K sums over them of each column: K partial rows, `stride` elements apart. A
-/// block has a row on its way while it reduces the one before; of groups of lanes there are enough.
+/// block has a row on its way while it reduces the one before; of groups of lanes there are enough. Row blockIdx.y of the
+/// grid has the tasks of the blockIdx.y-th `rows` rows.
 template <class Shape, int N, int K, class Call>
 __global__ void __launch_bounds__(Shape::most_threads, Shape::threads_at_once / Shape::most_threads)
     add_rows(const __grid_constant__ Call call, std::size_t rows, std::size_t per_task, unsigned cols,
@@ -104,12 +105,13 @@ __global__ void __launch_bounds__(Shape::most_threads, Shape::threads_at_once / 
   using thread = row_thread<Shape, N, Call, Shape::keeps_vectors ? keeps::vectors_too : keeps::rows>;
   using group = typename thread::group;
   using A = typename Call::A;
-  A* const own = partials + blockIdx.x * K * stride;
+  A* const own = partials + (blockIdx.y * std::size_t{gridDim.x} + blockIdx.x) * K * stride;
   std::conditional_t<Shape::kept == 0, memory_sums<N, K, A>, thread_sums<Shape, N, K, A>> sums;
   if constexpr (Shape::kept == 0) sums.own = own, sums.stride = stride;
 
-  const std::size_t begin = blockIdx.x * per_task, end = rows < begin + per_task ? rows : begin + per_task;
-  constexpr bool ahead = Shape::template loads_ahead<K>;
+  const std::size_t begin = blockIdx.y * rows + blockIdx.x * per_task, behind = (blockIdx.y + std::size_t{1}) * rows,
+                    end = behind < begin + per_task ? behind : begin + per_task;
+  constexpr bool ahead = Shape::template loads_ahead<K, Call::vector_bytes>;
   constexpr std::make_index_sequence<K> k;
   constexpr bool some_in_f64 = thread::some_in_f64();
   constexpr unsigned most_rows = some_in_f64 ? 64 * Shape::rows : 1;
@@ -171,10 +173,11 @@ __global__ void __launch_bounds__(Shape::most_threads, Shape::threads_at_once / 
 inline constexpr unsigned columns_of_block = 8;
 
 /// out[j], or out[j] + it, from the partial rows of all tasks, added in f64. A block has 8 columns; each of its threads two
-/// or four of them, over every 64th or 128th task.
+/// or four of them, over every 64th or 128th task. Row blockIdx.y of the grid has the next tasks, and a row of out.
 template <class A, class T>
-__global__ void __launch_bounds__(256)
-    add_tasks(const A* partials, std::size_t tasks, std::size_t stride, unsigned cols, T* out, bool accumulate) {
+__global__ void __launch_bounds__(256) add_tasks(const A* partials, std::size_t tasks, std::size_t stride,
+                                                 unsigned cols, T* out, std::size_t out_stride, bool accumulate) {
+  partials += blockIdx.y * tasks * stride, out += blockIdx.y * out_stride;
   constexpr int N = access_bytes / sizeof(A), lanes = columns_of_block / N, threads = 256 / lanes;
   __shared__ double of_thread[threads][columns_of_block];
   const unsigned lane = threadIdx.x % lanes, at = threadIdx.x / lanes, first = blockIdx.x * columns_of_block;

@@ -47,6 +47,16 @@ struct cuda::lanes<float> : scalar::lanes<float> {
     return std::exp(x);
 #endif
   }
+  /// tanh(x) for results of bf16: within 2^-11 of it.
+  static TIGON_INLINE float tanh_rough(float x) {
+#if defined(__CUDA_ARCH__)
+    float y;
+    asm("tanh.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+#else
+    return std::tanh(x);
+#endif
+  }
   /// 1 / x, within 1 ULP of it for normal numbers.
   static TIGON_INLINE float reciprocal_estimate(float x) {
 #if defined(__CUDA_ARCH__)
@@ -58,16 +68,28 @@ struct cuda::lanes<float> : scalar::lanes<float> {
 #endif
   }
 
+  /// factor times of(v) is e^(v - top), within 2e-6 of it for |v - top| <= 40: a product and a sum in one, and what top has lost
+  /// to its rounding is in the factor.
+  struct rough_exp_below {
+    float minus, factor;
+    explicit TIGON_INLINE rough_exp_below(float top) : minus(-(top * log2e_high)) {
+      factor = power_of_two(-::fmaf(top, log2e_high, minus));
+    }
+    TIGON_INLINE float of(float v) const { return power_of_two(::fmaf(v, log2e_high, minus)); }
+  };
+
  private:
   // log2 e = high + low.
   static constexpr float log2e_high = 1.44269504f, log2e_low = 1.92596303e-8f, ln2 = 0.693147182f;
+  static TIGON_INLINE float power_of_two(float t) {
 #if defined(__CUDA_ARCH__)
-  static TIGON_DEVICE_INLINE float power_of_two(float t) {
     float p;
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(p) : "f"(t));
     return p;
-  }
+#else
+    return std::exp2(t);
 #endif
+  }
 };
 
 }  // namespace TIGON_ABI

@@ -154,10 +154,14 @@ struct columns_of<N, X> {
   elements<N * op::per_column, typename op::element> e;
 
   TIGON_DEVICE_INLINE void load(const X& x, std::size_t i, std::size_t j) {
-    const auto* const row = op::row(x, i);
-    if constexpr (requires { op::otherwise; })
-      if (row == nullptr) return e.fill(static_cast<typename op::element>(static_cast<float>(op::otherwise)));
-    e.load(row + j * op::per_column);
+    if constexpr (requires { op::at(x, i, j); }) {
+      e.load(op::at(x, i, j));
+    } else {
+      const auto* const row = op::row(x, i);
+      if constexpr (requires { op::otherwise; })
+        if (row == nullptr) return e.fill(static_cast<typename op::element>(static_cast<float>(op::otherwise)));
+      e.load(row + j * op::per_column);
+    }
   }
   template <class V>
   TIGON_DEVICE_INLINE V get(int u) const {

@@ -26,8 +26,8 @@ struct row_shape {
   /// so many that they need not.
   static constexpr unsigned threads_at_once = lanes == 0 ? 1024 : 768;
   static constexpr bool keeps_vectors = kept != 0 && kept * most_threads <= 512;
-  template <int K>
-  static constexpr bool loads_ahead = lanes == 0 && kept != 0 && (K == 1 || most_threads < 1024);
+  template <int K, std::size_t VectorBytes>
+  static constexpr bool loads_ahead = lanes == 0 && kept != 0 && (K == 1 || most_threads < 1024) && VectorBytes <= 64;
   static constexpr unsigned rows = lanes == 0 ? 1 : most_threads / lanes;  ///< that a block takes at a time
   /// The widest row, in vectors.
   static constexpr std::size_t reach =
@@ -52,17 +52,23 @@ void with_shape(row_shapes<First, More...>, std::size_t vectors, F f) {
     vectors <= First::reach ? f(First()) : with_shape(row_shapes<More...>(), vectors, f);
 }
 
+/// Whether rows that are read by every pass have two vectors on their way, which keep so many bytes each.
+constexpr bool two_vectors_at_a_time(std::size_t vector_bytes) { return vector_bytes <= 48; }
+
 /// Rows that are reduced and mapped, and keep so many bytes a vector.
 template <std::size_t VectorBytes>
-using shapes_of_rows =
-    std::conditional_t<VectorBytes <= 16,
-                       row_shapes<row_shape<4, 4, 128>, row_shape<8, 4, 128>, row_shape<16, 4, 128>,
-                                  row_shape<32, 4, 128>, row_shape<0, 4, 1024>, row_shape<0, 0, 1024>>,
+using shapes_of_rows = std::conditional_t<
+    VectorBytes <= 16,
+    row_shapes<row_shape<4, 4, 128>, row_shape<8, 4, 128>, row_shape<16, 4, 128>, row_shape<32, 4, 128>,
+               row_shape<0, 4, 1024>, row_shape<0, 0, 1024>>,
+    std::conditional_t<VectorBytes <= 32,
                        row_shapes<row_shape<8, 2, 128>, row_shape<16, 2, 128>, row_shape<32, 2, 128>,
-                                  row_shape<0, 2, 512>, row_shape<0, 4, 1024>, row_shape<0, 0, 1024>>>;
+                                  row_shape<0, 2, 512>, row_shape<0, 4, 1024>, row_shape<0, 0, 1024>>,
+                       row_shapes<row_shape<8, 2, 128>, row_shape<16, 2, 128>, row_shape<32, 2, 128>,
+                                  row_shape<0, 2, 512>, row_shape<0, 1, 1024>, row_shape<0, 0, 1024>>>>;
 /// The same with K sums over the rows, which take registers of their own.
-template <int K>
-using shapes_of_sums = std::conditional_t<K == 1,
+template <int K, std::size_t VectorBytes>
+using shapes_of_sums = std::conditional_t<K == 1 && VectorBytes <= 32,
                                           row_shapes<row_shape<8, 2, 256>, row_shape<16, 2, 256>, row_shape<32, 2, 256>,
                                                      row_shape<0, 2, 512>, row_shape<0, 2, 1024>, row_shape<0, 0, 512>>,
                                           row_shapes<row_shape<16, 1, 256>, row_shape<32, 1, 256>, row_shape<0, 1, 512>,

@@ -33,7 +33,7 @@ struct row_call {
   static constexpr bool reduces = Reduces, maps = std::tuple_size_v<Y> != 0;
   static constexpr std::size_t reduced = std::tuple_size_v<X>, direct = std::tuple_size_v<Direct>;
   static constexpr int N = columns_at_a_time<A>(static_cast<operands*>(nullptr), static_cast<outputs*>(nullptr));
-  static constexpr std::size_t kept_bytes = gpu::kept_bytes(static_cast<operands*>(nullptr));
+  static constexpr std::size_t vector_bytes = N * kept_bytes(static_cast<operands*>(nullptr));
 
   Bound bound;
   operands x;
@@ -180,12 +180,13 @@ struct row_thread {
     } else {
       const std::size_t step = std::size_t{group::size()} * N;
       std::size_t j = column(0);
-      for (; j + step < cols; j += 2 * step) {  // two vectors are on their way
-        columns a, b;
-        a.load(call.x, i, j), b.load(call.x, i, j + step);
-        f(0, j, a), f(0, j + step, b);
-      }
-      if (j < cols) {
+      if constexpr (two_vectors_at_a_time(Call::vector_bytes))
+        for (; j + step < cols; j += 2 * step) {
+          columns a, b;
+          a.load(call.x, i, j), b.load(call.x, i, j + step);
+          f(0, j, a), f(0, j + step, b);
+        }
+      for (; j < cols; j += step) {
         columns a;
         a.load(call.x, i, j);
         f(0, j, a);

@@ -20,16 +20,6 @@
 namespace tigon::gpu {
 inline namespace TIGON_ABI {
 
-/// A number that a launch takes: of blocks, or of columns.
-inline unsigned fitting(std::size_t count, const char* what) {
-  if (count > std::size_t{std::numeric_limits<int>::max()})
-    tigon::detail::fail(error_code::shape,
-                        "tigon: cuda: " + std::to_string(count) + " " + what + "; expected at most 2^31 - 1");
-  return static_cast<unsigned>(count);
-}
-inline unsigned blocks(std::size_t count) { return fitting(count, "blocks"); }
-inline unsigned columns(std::size_t count) { return fitting(count, "columns"); }
-
 /// A matrix, or pairs, whose rows lie one behind the other, as one row; what has no row of its own stays as it is.
 template <class M>
 constexpr bool in_one_piece(const M& m) {
@@ -49,6 +39,18 @@ constexpr M as_one_row(M m) {
   return m;
 }
 
+/// A group of reduce_map with sums over rows: the rows are so many groups, each with its own sums, which go to rows of a
+/// matrix for each gradient, so many elements apart. Without it all rows are one.
+template <class... Stride>
+struct groups_of_rows {
+  std::size_t count = 1;
+  std::tuple<Stride...> strides = {};
+};
+template <class... Stride>
+constexpr groups_of_rows<Stride...> in_groups(std::size_t count, Stride... strides) {
+  return {count, std::tuple(strides...)};
+}
+
 /// The driver, as `rows` of a backend.
 template <class B>
 struct rows_on_groups {
@@ -63,7 +65,7 @@ struct rows_on_groups {
         bound, all_plain(in.x), all_plain(group<map_reads>(groups...).x), all_plain(group<simd::writes>(groups...).y),
         all_plain(group<reduce_writes>(groups...).y), group<kept_rows>(groups...));
     if constexpr (std::tuple_size_v<decltype(gradients.g)> != 0)
-      adding(ctx, call, gradients, of);
+      adding(ctx, call, gradients, of, group<groups_of_rows>(groups...));
     else
       each_row(ctx, call, of, []<class Shape, int N>(Shape, std::integral_constant<int, N>) {
         return reduce_and_map<Shape, N, std::remove_const_t<decltype(call)>>;
@@ -79,7 +81,7 @@ struct rows_on_groups {
     const auto call = call_of<false, typename decltype(vector_of_map(in, out))::type>(
         bound, all_plain(in.x), std::tuple<>(), all_plain(out.y), std::tuple<>(), rows::group<kept_rows>(groups...));
     if constexpr (std::tuple_size_v<decltype(gradients.g)> != 0)
-      adding(ctx, call, gradients, of);
+      adding(ctx, call, gradients, of, groups_of_rows<>());
     else if (of.rows != 0 && of.cols != 0)
       each_column(ctx, call, of);
   }
@@ -98,7 +100,7 @@ struct rows_on_groups {
       launch(ctx, kernel_of(shape, n), blocks(tigon::detail::ceil_div(of.rows, shape.rows)), shape.threads(vectors),
              call, of.rows, columns(of.cols));
     };
-    with_shape_of(shapes_of_rows<Call::N * Call::kept_bytes>(), call, of.cols, run);
+    with_shape_of(shapes_of_rows<Call::vector_bytes + Call::direct * access_bytes>(), call, of.cols, run);
   }
 
  private:
@@ -155,34 +157,42 @@ struct rows_on_groups {
       run(std::integral_constant<int, 1>());
   }
 
-  template <class Call, class... T>
-  static void adding(context& ctx, const Call& call, const adds_to<T...>& gradients, rows::extents of) {
+  template <class Call, class... T, class... Stride>
+  static void adding(context& ctx, const Call& call, const adds_to<T...>& gradients, rows::extents of,
+                     const groups_of_rows<Stride...>& in) {
     using A = typename Call::A;
     constexpr int K = sizeof...(T);
-    const std::size_t stride = workspace::padded<A>(of.cols);
+    if (of.cols == 0 || in.count == 0) return;
+    const std::size_t stride = workspace::padded<A>(of.cols), rows = of.rows / in.count;
+    const unsigned groups = fitting(in.count, "groups of rows");
     workspace::frame frame(ctx.workspace());
-    A* const partials = frame.template take<A>(most_tasks(of.rows) * K * stride);
+    A* const partials = frame.template take<A>(in.count * most_tasks(rows) * K * stride);
     std::size_t tasks = 0;
     const auto run = [&](auto n, auto shape, std::size_t vectors) {
-      constexpr unsigned groups = shape.rows;
-      const std::size_t per_task = rows_of_task(of.rows, groups, shape.threads_at_once / shape.threads(vectors));
-      tasks = tigon::detail::ceil_div(of.rows, per_task);
+      constexpr unsigned at_once = shape.rows;
+      const std::size_t per_task = rows_of_task(rows, at_once, shape.threads_at_once / shape.threads(vectors));
+      tasks = tigon::detail::ceil_div(rows, per_task);
       if (tasks != 0)
-        launch(ctx, add_rows<decltype(shape), n.value, K, Call>, blocks(tasks), shape.threads(vectors), call, of.rows,
-               per_task, columns(of.cols), partials, stride);
+        launch(ctx, add_rows<decltype(shape), n.value, K, Call>, dim3(blocks(tasks), groups), shape.threads(vectors),
+               call, rows, per_task, columns(of.cols), partials, stride);
     };
-    with_shape_of(shapes_of_sums<K>(), call, of.cols, run);
+    with_shape_of(shapes_of_sums<K, Call::vector_bytes>(), call, of.cols, run);
 
     std::size_t k = 0;
-    const auto combine = [&](const auto& to) {
+    const auto combine = [&](const auto& to, std::size_t out_stride) {
       using P = std::remove_pointer_t<decltype(to.out.data)>;
       if (to.out.data != nullptr)
-        launch(ctx, add_tasks<A, P>, blocks(tigon::detail::ceil_div(of.cols, columns_of_block)), 256,
-               partials + k * stride, tasks, K * stride, columns(of.cols), to.out.data,
+        launch(ctx, add_tasks<A, P>, dim3(blocks(tigon::detail::ceil_div(of.cols, columns_of_block)), groups), 256,
+               partials + k * stride, tasks, K * stride, columns(of.cols), to.out.data, out_stride,
                to.mode == gradient::accumulate);
       ++k;
     };
-    std::apply([&](const auto&... one) { (combine(one), ...); }, gradients.g);
+    [&]<std::size_t... g>(std::index_sequence<g...>) {
+      if constexpr (sizeof...(Stride) != 0)
+        (combine(std::get<g>(gradients.g), std::get<g>(in.strides)), ...);
+      else
+        (combine(std::get<g>(gradients.g), 0), ...);
+    }(std::index_sequence_for<T...>());
   }
 };
 

@@ -2,12 +2,13 @@
 #ifndef TIGON_BACKENDS_CUDA_RUNTIME_HPP
 #define TIGON_BACKENDS_CUDA_RUNTIME_HPP
 
-#include <tigon/backends/cuda/device_code.hpp>
+#include <tigon/backends/cuda/report.hpp>
 // Behind it: it says how these are compiled.
 #include <tigon/core/context.hpp>
 #include <tigon/core/error.hpp>
 
 #include <cstddef>
+#include <limits>
 #include <string>
 
 namespace tigon::gpu {
@@ -20,10 +21,15 @@ inline void expect_success(cudaError_t error, const char* what) {
 }
 
 /// The queue of a context whose calls go to this stream; null is CUDA's default stream. wait() returns when the calls are done,
-/// and throws error_code::device with what the device reports.
+/// and throws error_code::device with what the device reports, or error_code::index for a label out of range. Not to be made
+/// while a stream is captured.
 inline device_queue queue(cudaStream_t stream) {
-  return {stream,
-          [](void* s) { expect_success(cudaStreamSynchronize(static_cast<cudaStream_t>(s)), "the device reports"); }};
+  (void)report_of(stream);
+  return {stream, [](void* s) {
+            const auto of = static_cast<cudaStream_t>(s);
+            expect_success(cudaStreamSynchronize(of), "the device reports");
+            throw_reported(of);
+          }};
 }
 
 /// Memory of the device for a workspace, taken and given back in the order of the stream.
@@ -37,13 +43,25 @@ inline memory_source memory(cudaStream_t stream) {
           [](void* s, void* p, std::size_t) { (void)cudaFreeAsync(p, static_cast<cudaStream_t>(s)); }, stream};
 }
 
-/// The stream of a context; a context without a queue is refused.
+/// The stream of a context. A context without a queue is refused; what an earlier call has reported is thrown.
 inline cudaStream_t stream_of(const context& ctx) {
   if (!ctx.has_queue())
     tigon::detail::fail(error_code::state,
                         "tigon: cuda: the context has no queue; expected one that is made with gpu::queue(stream)");
-  return static_cast<cudaStream_t>(ctx.stream());
+  const auto stream = static_cast<cudaStream_t>(ctx.stream());
+  throw_reported(stream);
+  return stream;
 }
+
+/// A number that a launch takes: of blocks, or of columns.
+inline unsigned fitting(std::size_t count, const char* what) {
+  if (count > std::size_t{std::numeric_limits<int>::max()})
+    tigon::detail::fail(error_code::shape,
+                        "tigon: cuda: " + std::to_string(count) + " " + what + "; expected at most 2^31 - 1");
+  return static_cast<unsigned>(count);
+}
+inline unsigned blocks(std::size_t count) { return fitting(count, "blocks"); }
+inline unsigned columns(std::size_t count) { return fitting(count, "columns"); }
 
 /// Puts a kernel into the queue of the context. With TIGON_CHECKS of 2 the call waits for it, and throws what it reports.
 template <class... Parameter, class... Argument>

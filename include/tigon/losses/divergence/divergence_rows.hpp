@@ -49,7 +49,7 @@ auto label_span(const Labels& labels) {
 }
 
 /// What a sum over n rows is multiplied with.
-inline double divergence_scale(divergence_reduction reduction, double n, std::size_t vocab) {
+TIGON_INLINE double divergence_scale(divergence_reduction reduction, double n, std::size_t vocab) {
   if (reduction == divergence_reduction::mean) n *= static_cast<double>(vocab);
   const bool mean = reduction == divergence_reduction::mean || reduction == divergence_reduction::batchmean;
   return !mean ? 1 : n == 0 ? 0 : 1 / n;
@@ -79,11 +79,41 @@ struct divergence_rows {
     for (std::size_t i = 0; i < rows; ++i) sum += loss[i];
     return sum * scale;
   }
+  template <class A>
+  void put_total(A* to, context&) const {
+    *to = static_cast<A>(total());
+  }
+
+ protected:
+  divergence_rows(double* losses, std::uint8_t* flags, std::size_t count, double of_sum)
+      : loss(losses), kept(flags), rows(count), scale(of_sum) {}
 };
+
+/// The same on backend B: of its type divergence_rows, where that has a memory of its own.
+template <class B, class I>
+auto rows_of_divergence(context& ctx, workspace::frame& frame, std::size_t count, std::size_t vocab,
+                        divergence_reduction reduction, double denominator, std::span<const I> labels,
+                        std::int64_t ignore_index) {
+  if constexpr (requires { typename B::divergence_rows; })
+    return typename B::divergence_rows(ctx, frame, count, vocab, reduction, denominator, labels, ignore_index);
+  else
+    return divergence_rows(frame, count, vocab, reduction, denominator, labels, ignore_index);
+}
+
+/// by times a number of the call, or times nothing where that is null: a number of A. Where the memory of B is elsewhere, it is
+/// of B's type number, which the device reads.
+template <class B, class A>
+auto number_of(const A* p, double by) {
+  if constexpr (requires { typename B::template number<A>; })
+    return typename B::template number<A>{p, by};
+  else
+    return static_cast<A>(p == nullptr ? by : by * static_cast<double>(*p));
+}
 
 /// Bytes of workspace for so many rows.
 constexpr std::size_t divergence_workspace(std::size_t rows) {
-  return workspace::bytes_for<double>(rows) + workspace::bytes_for<std::uint8_t>(rows);
+  return workspace::bytes_for<double>(rows) + workspace::bytes_for<std::uint8_t>(rows) +
+         workspace::bytes_for<double>(1);
 }
 
 /// Names and views of a call's operands. A student without a name is not read, and a gradient without memory not

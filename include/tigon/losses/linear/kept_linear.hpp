@@ -22,6 +22,15 @@ class kept_labels {
       if (!ignored(labels[i])) row[n] = i, kept[n++] = labels[i];
     rows_ = {row, n}, labels_ = {kept, n};
   }
+  /// Of a backend whose memory the host does not read, all rows count: its kernels leave ignored ones out.
+  template <class B>
+  static kept_labels of(workspace::frame& frame, std::span<const I> labels, std::size_t all,
+                        std::int64_t ignore_index) {
+    if constexpr (host_memory<B>)
+      return kept_labels(frame, labels, all, ignore_index);
+    else
+      return kept_labels(labels, all);
+  }
   /// Bytes that it takes, with so many numbers a row by of_kept().
   template <class A>
   static constexpr std::size_t bytes(std::size_t rows, std::size_t numbers) {
@@ -41,6 +50,8 @@ class kept_labels {
   }
 
  private:
+  kept_labels(std::span<const I> labels, std::size_t all) : rows_(all), labels_(labels) {}
+
   chosen_rows rows_;
   std::span<const I> labels_;
 };

@@ -1,5 +1,5 @@
-// The kernel of cross entropy of logits. Losses that are made of it include this: unlike the doors it brings no backend,
-// which may be made of those losses.
+// The kernel of cross entropy of logits. Losses that are made of it include this: unlike the public functions it brings
+// no backend, which may be made of those losses.
 #ifndef TIGON_LOSSES_SOFTMAX_CROSS_ENTROPY_KERNEL_HPP
 #define TIGON_LOSSES_SOFTMAX_CROSS_ENTROPY_KERNEL_HPP
 
@@ -171,12 +171,31 @@ struct kernel<op::cross_entropy, backends::generic> {
   }
 };
 
+namespace detail {
+inline namespace TIGON_ABI {
+template <class B, class A, bool OnHost>
+struct find_loss_rows : std::type_identity<loss_rows<A>> {};
+template <class B, class A>
+struct find_loss_rows<B, A, false> : std::type_identity<typename kernel_for<op::cross_entropy, B>::template rows<A>> {};
+
+/// Losses of rows and what they share: loss_rows, or, for memory that the host does not read, what the kernel of cross_entropy
+/// has in its place (`rows`), which checks the labels, too.
+template <class B, class A>
+using loss_rows_of = typename find_loss_rows<B, A, host_memory<B>>::type;
+
+/// expect_labels, where the host reads them.
+template <class B, class I>
+void expect_labels_of(std::string_view op, std::span<const I> target, std::size_t vocab, std::int64_t ignore_index) {
+  if constexpr (host_memory<B>) expect_labels(op, target, vocab, ignore_index);
+}
+}  // namespace TIGON_ABI
+}  // namespace detail
+
 /// Bytes of workspace that cross_entropy_forward takes.
 template <class B = default_backend, class T>
 std::size_t cross_entropy_workspace(std::size_t rows, std::size_t vocab, const context& ctx = default_context<B>()) {
   using A = accumulator_t<T>;
-  return 2 * workspace::bytes_for<double>(rows) + workspace::bytes_for<std::int64_t>(rows) +
-         workspace::bytes_for<A>(vocab) + simd::scratch_workspace<B, A>(vocab, 1, ctx);
+  return detail::loss_rows_of<B, A>::bytes(rows, vocab) + simd::scratch_workspace<B, A>(vocab, 1, ctx);
 }
 
 }  // namespace tigon

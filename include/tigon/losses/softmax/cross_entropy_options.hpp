@@ -109,7 +109,7 @@ TIGON_NOINLINE void expect_loss_options(const expects& expect, const Options& op
   expect.made<A>("2 lse_square_scale over the denominator", 2 * opt.lse_square_scale / (divides ? opt.denominator : 1));
 }
 
-/// The largest element of a row, and the smallest index at which it stands; -inf and 0 where all are NaN.
+/// The largest element of a row, and the smallest index at which it occurs; -inf and 0 where all are NaN.
 template <class A>
 struct largest_element {
   A value = -std::numeric_limits<A>::infinity();
@@ -154,9 +154,15 @@ struct loss_rows {
   const A* weight = nullptr;
   std::size_t kept = 0;
 
+  /// Bytes that it takes.
+  static constexpr std::size_t bytes(std::size_t rows, std::size_t vocab) {
+    return 2 * workspace::bytes_for<double>(rows) + workspace::bytes_for<std::int64_t>(rows) +
+           workspace::bytes_for<A>(vocab);
+  }
+
   template <class I, class Weight>
-  loss_rows(workspace::frame& frame, std::span<const I> target, std::size_t vocab, Weight class_weight,
-            const cross_entropy_metrics<A>& metrics, const cross_entropy_options& opt) {
+  loss_rows(std::string_view, workspace::frame& frame, std::span<const I> target, std::size_t vocab,
+            Weight class_weight, const cross_entropy_metrics<A>& metrics, const cross_entropy_options& opt, context&) {
     out.loss = frame.template take<double>(target.size());
     out.z_loss = frame.template take<double>(target.size());
     auto* predicted = frame.template take<std::int64_t>(target.size());

@@ -66,8 +66,8 @@ struct kernel<op::dyt, backends::generic> {
       const detail::dyt_alpha_gradient of_alpha{simd::tanh_parts<53, double>(static_cast<double>(factor))};
       reduce_map<B>(ctx, of_alpha, reads(weight, dy, x), saves(by_row.data));
     }
-    constexpr std::size_t bits = detail::dyt_bits<B, T, W>;
-    map_rows<B>(ctx, detail::dyt_gradient<bits, A>{simd::tanh_parts<bits, A>(factor)}, reads(x, dy, scaled), writes(dx),
+    using parts = simd::tanh_parts<detail::dyt_bits<B, T, W>, A>;
+    map_rows<B>(ctx, detail::dyt_gradient<parts>{parts(factor)}, reads(x, dy, scaled), writes(dx),
                 adds_to(parameter_gradient<A>{by_column}, parameter_gradient<W>{dgamma, opt.dparams},
                         parameter_gradient<W>{dbeta, opt.dparams}));
     if (!dalpha) return;

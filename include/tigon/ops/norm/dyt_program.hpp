@@ -20,10 +20,10 @@ struct dyt_program {
 
 /// t = tanh(alpha x),   h = (1 - t^2) dy / 4,   dx = 4 alpha gamma h
 /// dalpha = sum_j 4 gamma s,   s += x h,   dgamma += dy t,   dbeta += dy
-/// Bits of t as tanh_parts, whose first part, a long chain of operations, is prepared.
-template <std::size_t Bits, class A>
+/// Parts is tanh_parts, whose first part, a long chain of operations, is prepared.
+template <class Parts>
 struct dyt_gradient {
-  simd::tanh_parts<Bits, A> parts;
+  Parts parts;
 
   template <class V>
   TIGON_INLINE auto prepare(V x) const {
@@ -34,7 +34,8 @@ struct dyt_gradient {
   TIGON_INLINE pack<V, 4> map(Power power, V x, V dy, V weight, V s, V dgamma, V dbeta) const {
     const auto [up, q, y] = parts.rest(power, x);
     const V ydy = y * dy, h = y * q * ydy;
-    return {{h * weight, fma(x, h, s), sizeof(A) == 8 ? fma(dy, up * y, dgamma) : fma(up, ydy, dgamma), dbeta + dy}};
+    return {{h * weight, fma(x, h, s),
+             sizeof(typename V::value_type) == 8 ? fma(dy, up * y, dgamma) : fma(up, ydy, dgamma), dbeta + dy}};
   }
 };
 

@@ -40,11 +40,7 @@ struct kernel<op::fused_add_rms_norm, backends::generic> {
     if (ds.data != to.dx.data) copy<B, T>(ds, to.dx, ctx);
     copy<B, T>(to.dx, to.dr, ctx);
     if (!to.dw || opt.dw == gradient::accumulate) return;
-    using A = accumulator_t<T>;
-    const vector_view<W> dw = to.dw;
-    for_rows<B, A>(ctx, 1, dw.size, [=] TIGON_FN(auto row) {
-      row.map(reads(constant(A(0))), writes(dw), [](auto zero) { return zero; });
-    });
+    detail::clear_matrix<B>(matrix_view<W>{to.dw.data, 1, to.dw.size}, ctx);
   }
 
   template <backend B, element T>

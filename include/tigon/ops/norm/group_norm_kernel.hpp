@@ -189,6 +189,12 @@ struct kernel<op::group_norm, backends::generic> {
     });
   }
 
+  /// Bytes of the numbers of rows that backward takes.
+  template <class A>
+  static std::size_t numbers_workspace(std::size_t rows, parameters of) {
+    return of == parameters::frozen ? 0 : 2 * workspace::bytes_for<A>(rows);
+  }
+
   /// In a group of a few values the terms of dx nearly cancel (of one value, to nothing): there everything is computed
   /// in f64. In a larger group only the rounding error of the mean is.
   static constexpr std::size_t narrow = 8;

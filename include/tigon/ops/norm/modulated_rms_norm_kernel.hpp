@@ -154,6 +154,14 @@ struct kernel<op::modulated_rms_norm, backends::generic> {
     const std::size_t size = rows / std::max<std::size_t>(groups, 1);
     return {size, side_by_side<B>(groups) ? rows : size};
   }
+  /// Bytes of what backward takes for its groups, beside their weights, and for what follows, which is `last`.
+  template <backend B, class A>
+  static std::size_t groups_workspace(std::size_t rows, std::size_t cols, std::size_t groups, std::size_t last,
+                                      const context& ctx) {
+    const std::size_t group = group_workspace<B, A>(rows_beside<B>(rows, groups), cols);
+    return side_by_side<B>(groups) ? workspace::bytes_for<std::byte>(ctx.executor().workers(), group) + last
+                                   : std::max(group, last);
+  }
   template <backend B, class A>
   static std::size_t group_workspace(simd::rows_of_all rows, std::size_t cols) {
     return simd::partials_workspace<B, A>(cols <= plain::narrow ? rows.count : rows, cols, 2);

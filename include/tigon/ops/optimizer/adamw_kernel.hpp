@@ -17,6 +17,10 @@ inline namespace TIGON_ABI {
 /// Elements that one task takes, from the first of a parameter on. It decides which random bits an element gets.
 inline constexpr std::size_t adamw_task = std::size_t{1} << 14;
 
+constexpr TIGON_INLINE std::size_t adamw_tasks_of(std::size_t size) {
+  return size / adamw_task + (size % adamw_task != 0);
+}
+
 /// The list, and the number of the first task of every parameter, of which there is one more.
 template <class P>
 struct adamw_tasks {

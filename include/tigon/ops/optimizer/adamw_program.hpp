@@ -18,12 +18,11 @@ template <class A>
 struct adamw_scale {
   A high, low = 1;
 
-  adamw_scale(const adamw_options& opt, double norm) {
+  TIGON_INLINE adamw_scale(double gradient_scale, double max_norm, double norm) {
     using limits = std::numeric_limits<A>;
     int of_max = 0, of_norm = 0, of_scale = 0, of_all = 0;  // without exponents no product leaves the range of f64
-    double all = std::frexp(opt.gradient_scale, &of_scale);
-    if (opt.max_norm > 0 && !(norm <= opt.max_norm))
-      all = std::frexp(opt.max_norm, &of_max) / std::frexp(norm, &of_norm) * all;
+    double all = std::frexp(gradient_scale, &of_scale);
+    if (max_norm > 0 && !(norm <= max_norm)) all = std::frexp(max_norm, &of_max) / std::frexp(norm, &of_norm) * all;
     all = std::frexp(all, &of_all);
     int exponent = of_max - of_norm + of_scale + of_all;
     if (exponent < limits::min_exponent) low = limits::min(), exponent -= limits::min_exponent - 1;
@@ -38,7 +37,7 @@ struct adamw_factors {
   A beta1, rest1, beta2, rest2, root, eps, rate, decay;
   double weight_decay;
 
-  adamw_factors(const adamw_options& opt, double norm) : scale(opt, norm) {
+  adamw_factors(const adamw_options& opt, double norm) : scale(opt.gradient_scale, opt.max_norm, norm) {
     const double age = static_cast<double>(opt.step);
     const auto a = [](double value) { return static_cast<A>(value); };
     beta1 = a(opt.beta1), rest1 = a(1 - opt.beta1), beta2 = a(opt.beta2), rest2 = a(1 - opt.beta2);

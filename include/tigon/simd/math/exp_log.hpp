@@ -343,7 +343,7 @@ template <class A>
 struct times_log2e {
   A high, low;
 
-  explicit times_log2e(double factor) {
+  explicit TIGON_INLINE times_log2e(double factor) {
     constexpr double log2e = std::numbers::log2e, rest = 0x1.777d0ffda0d24p-56;
     high = static_cast<A>(factor * log2e);
     low = static_cast<A>(std::fma(factor, log2e, -static_cast<double>(high)) + factor * rest);

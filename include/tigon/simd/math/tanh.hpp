@@ -49,7 +49,7 @@ struct scaled_tanh {
   static constexpr double unit = sizeof(A) == 4 ? 0x1.1940f95f8b24dp-6 : 1;
   A scale;
 
-  explicit scaled_tanh(A alpha) : scale(static_cast<A>(unit * static_cast<double>(alpha))) {}
+  explicit TIGON_INLINE scaled_tanh(A alpha) : scale(static_cast<A>(unit * static_cast<double>(alpha))) {}
 
   template <class V>
   TIGON_INLINE V operator()(V v) const {
@@ -118,7 +118,7 @@ struct tanh_parts : times_log2e<A> {
   static constexpr bool product_first = sizeof(A) == 8;
   A lowest, flip, twice;
 
-  explicit tanh_parts(A alpha)
+  explicit TIGON_INLINE tanh_parts(A alpha)
       : times_log2e<A>(product_first ? 1 : 2 * std::abs(static_cast<double>(alpha))),
         lowest(-c::bias / high),
         flip(std::copysign(A(1), -alpha)),

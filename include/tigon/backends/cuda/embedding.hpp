@@ -1,0 +1,274 @@
+// Rows by index on a GPU, and their sums: the positions of every token are listed in ascending order, so that a row of the
+// gradient is summed by one block, in the order of the tokens, as on a CPU.
+#ifndef TIGON_BACKENDS_CUDA_EMBEDDING_HPP
+#define TIGON_BACKENDS_CUDA_EMBEDDING_HPP
+
+#include <tigon/backends/cuda/backend.hpp>
+// Behind it: it says how these are compiled.
+#include <tigon/ops/embedding/embedding_kernel.hpp>
+
+namespace tigon {
+namespace gpu {
+inline namespace TIGON_ABI {
+
+/// The tokens of a call, and where an id that names none of them is reported.
+template <class I>
+struct ids_of_call {
+  const I* ids;
+  std::size_t count, vocab;
+  index_report* report;
+  const char* op;
+
+  TIGON_DEVICE_INLINE bool exists(std::size_t i) const {
+    return ids[i] >= 0 && static_cast<std::size_t>(ids[i]) < vocab;
+  }
+  /// The first that is out of range, by all threads of one block of a kernel.
+  TIGON_DEVICE_INLINE void check() const {
+    double wrong[1] = {-std::numeric_limits<double>::infinity()};  // minus its position
+#pragma unroll 4
+    for (std::size_t i = threadIdx.x; i < count; i += blockDim.x)
+      if (!exists(i)) wrong[0] = larger::join(wrong[0], -static_cast<double>(i));
+    group<0>::reduce<larger>(wrong);
+    if (threadIdx.x != 0 || !(-wrong[0] < static_cast<double>(count))) return;
+    const auto i = static_cast<std::size_t>(-wrong[0]);
+    report->make({op, "ids", i, static_cast<std::int64_t>(ids[i]), vocab, 0, false, 0});
+  }
+};
+
+/// Row ids[i] of weight, `across` threads a row; zeros for the padding index. An id that names no row is not followed: its row is
+/// NaN. The first block looks for such ids.
+template <int N, class T, class I>
+__global__ void __launch_bounds__(256) gather_rows(matrix_view<const T> weight, ids_of_call<I> tokens, matrix_view<T> y,
+                                                   std::ptrdiff_t padding, unsigned across) {
+  if (blockIdx.x == 0) return tokens.check();
+  const std::size_t i = (blockIdx.x - std::size_t{1}) * (256 / across) + threadIdx.x / across;
+  if (i >= y.rows) return;
+  const auto token = static_cast<std::ptrdiff_t>(tokens.ids[i]);
+  const bool exists = tokens.exists(i);
+  const T* const from = weight.data + (exists ? static_cast<std::size_t>(token) * weight.row_stride : 0);
+  T* const to = y.data + i * y.row_stride;
+  const std::size_t step = across * std::size_t{N};
+  for (std::size_t j = threadIdx.x % across * std::size_t{N}; j < y.cols; j += 2 * step) {
+    elements<N, T> one, two;
+    const bool both = j + step < y.cols;
+    if (exists && token != padding) {
+      one.load(from + j);
+      if (both) two.load(from + j + step);
+    } else {
+      const T value(exists ? 0.f : std::numeric_limits<float>::quiet_NaN());
+      one.fill(value), two.fill(value);
+    }
+    one.store(to + j);
+    if (both) two.store(to + j + step);
+  }
+}
+
+/// The positions of token v are order[first[v - 1]], ..., order[first[v] - 1], where first[-1] is 0.
+struct token_lists {
+  unsigned *first, *order, *sums;
+  std::size_t vocab;
+};
+/// Numbers that a block of the scan has.
+inline constexpr unsigned scan_threads = 256, scan_numbers = 4 * scan_threads;
+
+inline __global__ void __launch_bounds__(scan_threads) clear_counts(token_lists lists) {
+  const std::size_t v = blockIdx.x * std::size_t{scan_threads} + threadIdx.x;
+  if (v <= lists.vocab) lists.first[v] = 0;
+}
+/// first[v + 1] counts token v. The first block looks for ids out of range.
+template <class I>
+__global__ void __launch_bounds__(scan_threads) count_tokens(ids_of_call<I> tokens, token_lists lists) {
+  if (blockIdx.x == 0) return tokens.check();
+  const std::size_t i = (blockIdx.x - std::size_t{1}) * scan_threads + threadIdx.x;
+  if (i < tokens.count && tokens.exists(i)) atomicAdd(lists.first + static_cast<std::size_t>(tokens.ids[i]) + 1, 1u);
+}
+/// The sums of the blocks of the scan; then the scan, after which first[v] is where the list of v begins.
+inline __global__ void __launch_bounds__(scan_threads) sum_counts(token_lists lists) {
+  double sum[1] = {0};
+#pragma unroll
+  for (unsigned k = 0; k < scan_numbers; k += scan_threads) {
+    const std::size_t v = blockIdx.x * std::size_t{scan_numbers} + k + threadIdx.x;
+    if (v <= lists.vocab) sum[0] += lists.first[v];
+  }
+  group<0>::reduce<add>(sum);
+  if (threadIdx.x == 0) lists.sums[blockIdx.x] = static_cast<unsigned>(sum[0]);
+}
+inline __global__ void __launch_bounds__(scan_threads) scan_counts(token_lists lists) {
+  __shared__ unsigned of_thread[scan_threads];
+  double before[1] = {0};
+  for (unsigned k = threadIdx.x; k < blockIdx.x; k += scan_threads) before[0] += lists.sums[k];
+  group<0>::reduce<add>(before);
+  const std::size_t begin = blockIdx.x * std::size_t{scan_numbers} + 4 * threadIdx.x;
+  unsigned own[4], sum = 0;
+#pragma unroll
+  for (unsigned k = 0; k < 4; ++k) own[k] = sum += begin + k <= lists.vocab ? lists.first[begin + k] : 0;
+  of_thread[threadIdx.x] = sum;
+  for (unsigned by = 1; by < scan_threads; by *= 2) {
+    __syncthreads();
+    const unsigned more = threadIdx.x >= by ? of_thread[threadIdx.x - by] : 0;
+    __syncthreads();
+    of_thread[threadIdx.x] += more;
+  }
+  const unsigned base = static_cast<unsigned>(before[0]) + of_thread[threadIdx.x] - sum;
+#pragma unroll
+  for (unsigned k = 0; k < 4; ++k)
+    if (begin + k <= lists.vocab) lists.first[begin + k] = base + own[k];
+}
+/// In any order; first[v] becomes the end of the list of v.
+template <class I>
+__global__ void __launch_bounds__(scan_threads) list_positions(ids_of_call<I> tokens, token_lists lists) {
+  const std::size_t i = blockIdx.x * std::size_t{scan_threads} + threadIdx.x;
+  if (i < tokens.count && tokens.exists(i))
+    lists.order[atomicAdd(lists.first + static_cast<std::size_t>(tokens.ids[i]), 1u)] = static_cast<unsigned>(i);
+}
+
+/// Sorts n numbers, by all threads of a block: Batcher's network, which compares nothing behind the last.
+TIGON_DEVICE_INLINE void sort_by_block(unsigned* a, unsigned n) {
+  for (unsigned size = 2; size / 2 < n; size *= 2)
+    for (unsigned by = size - 1; by != 0; by = by == size - 1 ? size / 4 : by / 2) {
+      __syncthreads();
+      for (unsigned k = threadIdx.x; k < n; k += blockDim.x) {
+        const unsigned other = k ^ by;
+        if (other <= k || other >= n) continue;
+        const unsigned low = a[k], high = a[other];
+        if (high < low) a[k] = high, a[other] = low;
+      }
+    }
+  __syncthreads();
+}
+
+/// Tokens of a block, one after the other; and how long a list it sorts in shared memory.
+inline constexpr unsigned tokens_of_block = 4, short_list = 1024;
+
+/// dweight[v] = the sum of the rows of dy whose token is v, or added to it.
+template <int N, class T>
+__global__ void __launch_bounds__(256)
+    sum_rows_of_tokens(matrix_view<const T> dy, token_lists lists, matrix_view<T> dweight, std::size_t padding,
+                       bool accumulate) {
+  using A = accumulator_t<T>;
+  using V = simd::vec<simd::cuda, A>;
+  __shared__ unsigned places[short_list];
+  for (std::size_t v = blockIdx.x * std::size_t{tokens_of_block}; v < (blockIdx.x + std::size_t{1}) * tokens_of_block;
+       ++v) {
+    if (v >= dweight.rows) return;
+    const unsigned begin = v == 0 ? 0 : lists.first[v - 1], count = v == padding ? 0 : lists.first[v] - begin;
+    if (count == 0 && accumulate) continue;
+    const unsigned* list = lists.order + begin;
+    if (count > short_list) {
+      sort_by_block(lists.order + begin, count);
+    } else if (count > 1) {
+      __syncthreads();  // the list before has been read
+      for (unsigned k = threadIdx.x; k < count; k += blockDim.x) places[k] = list[k];
+      sort_by_block(places, count);
+      list = places;
+    }
+    for (std::size_t j = threadIdx.x * std::size_t{N}; j < dweight.cols; j += blockDim.x * std::size_t{N}) {
+      T* const to = dweight.data + v * dweight.row_stride + j;
+      elements<N, T> row;
+      A sum[N], high[N], low[N];
+#pragma unroll
+      for (int u = 0; u < N; ++u) sum[u] = high[u] = low[u] = A(0);
+      if (accumulate) {
+        row.load(to);
+#pragma unroll
+        for (int u = 0; u < N; ++u) sum[u] = row.template get<A>(u);
+      }
+      const bool many = count > simd::plain_rows;
+      for (unsigned k = 0; k < count;) {
+        const unsigned stop =
+            many && count - k > simd::plain_rows ? k + static_cast<unsigned>(simd::plain_rows) : count;
+#pragma unroll 4
+        for (; k < stop; ++k) {
+          elements<N, T> e;
+          e.load(dy.data + list[k] * dy.row_stride + j);
+#pragma unroll
+          for (int u = 0; u < N; ++u) sum[u] += e.template get<A>(u);
+        }
+        if (!many) continue;
+#pragma unroll
+        for (int u = 0; u < N; ++u) {
+          const auto total = simd::add_compensated(V(high[u]), V(low[u]), V(sum[u]));
+          high[u] = total.v[0].r, low[u] = total.v[1].r, sum[u] = A(0);
+        }
+      }
+#pragma unroll
+      for (int u = 0; u < N; ++u) sum[u] = many ? high[u] + low[u] : sum[u];
+      row.set_all(sum);
+      row.store(to);
+    }
+  }
+}
+
+}  // namespace TIGON_ABI
+}  // namespace gpu
+
+template <>
+struct kernel<op::embedding, backends::cuda> {
+  template <class>
+  using saved = no_state;
+
+  template <backend B, element T, token_id I>
+  static void forward(in_matrix<T> weight, std::span<const I> ids, matrix_view<T> y, embedding_options opt,
+                      context& ctx) {
+    if (y.rows == 0 || y.cols == 0) return;
+    with_vectors<T>(weight, y, [&](auto n) {
+      const std::size_t vectors = tigon::detail::ceil_div(y.cols, n.value);
+      const unsigned x = std::bit_ceil(static_cast<unsigned>(std::min<std::size_t>(detail::ceil_div(vectors, 2), 256)));
+      const unsigned rows = 256 / x;
+      gpu::launch(ctx, gpu::gather_rows<n.value, T, I>, gpu::blocks(detail::ceil_div(y.rows, rows) + 1), 256,
+                  matrix_view<const T>(weight), tokens_of("embedding_forward", ids, weight.rows, ctx), y,
+                  opt.padding_index, x);
+    });
+  }
+
+  /// The rows of all tokens. A sparse gradient, whose number of rows the host would have to read, is refused at its door.
+  template <backend B, element T, token_id I>
+  static std::size_t backward(in_matrix<T> dy, std::span<const I> ids, std::size_t vocab, std::span<I>,
+                              matrix_view<T> dweight, embedding_options opt, context& ctx) {
+    if (dweight.cols == 0) return vocab;
+    const std::size_t rows = ids.size();
+    workspace::frame frame(ctx.workspace());
+    // As many numbers as there is memory for in a CPU's lists: the sums of the scan are behind the first.
+    auto* const first = reinterpret_cast<unsigned*>(frame.template take<std::size_t>(vocab + 1));
+    auto* const order = reinterpret_cast<unsigned*>(frame.template take<std::size_t>(rows));
+    const gpu::token_lists lists{first, order, first + vocab + 1, vocab};
+    (void)gpu::fitting(rows, "tokens"), (void)gpu::fitting(vocab, "rows of an embedding");
+    const auto blocks_of = [](std::size_t n, unsigned each) { return gpu::blocks(detail::ceil_div(n, each)); };
+    gpu::launch(ctx, gpu::clear_counts, blocks_of(vocab + 1, gpu::scan_threads), gpu::scan_threads, lists);
+    if (rows != 0) {
+      const auto tokens = tokens_of("embedding_backward", ids, vocab, ctx);
+      gpu::launch(ctx, gpu::count_tokens<I>, blocks_of(rows + gpu::scan_threads, gpu::scan_threads), gpu::scan_threads,
+                  tokens, lists);
+      gpu::launch(ctx, gpu::sum_counts, blocks_of(vocab + 1, gpu::scan_numbers), gpu::scan_threads, lists);
+      gpu::launch(ctx, gpu::scan_counts, blocks_of(vocab + 1, gpu::scan_numbers), gpu::scan_threads, lists);
+      gpu::launch(ctx, gpu::list_positions<I>, blocks_of(rows, gpu::scan_threads), gpu::scan_threads, tokens, lists);
+    }
+    with_vectors<T>(dy, dweight, [&](auto n) {
+      const std::size_t wanted = detail::round_up(detail::ceil_div(dweight.cols, n.value), std::size_t{32});
+      gpu::launch(ctx, gpu::sum_rows_of_tokens<n.value, T>, blocks_of(vocab, gpu::tokens_of_block),
+                  static_cast<unsigned>(std::min<std::size_t>(wanted, 256)), matrix_view<const T>(dy), lists, dweight,
+                  static_cast<std::size_t>(opt.padding_index), opt.dweight == gradient::accumulate);
+    });
+    return vocab;
+  }
+
+ private:
+  template <class I>
+  static gpu::ids_of_call<I> tokens_of(const char* op, std::span<const I> ids, std::size_t vocab, context& ctx) {
+    return {ids.data(), ids.size(), vocab, gpu::report_of(gpu::stream_of(ctx)), op};
+  }
+  /// run(elements of an access)
+  template <class T, class Run>
+  static void with_vectors(matrix_view<const T> from, matrix_view<T> to, Run run) {
+    constexpr int N = static_cast<int>(gpu::access_bytes / sizeof(T));
+    if (to.cols % N == 0 && gpu::begins_accesses<N>(from.data, from.row_stride) &&
+        gpu::begins_accesses<N>(to.data, to.row_stride))
+      run(std::integral_constant<int, N>());
+    else
+      run(std::integral_constant<int, 1>());
+  }
+};
+
+}  // namespace tigon
+
+#endif  // TIGON_BACKENDS_CUDA_EMBEDDING_HPP

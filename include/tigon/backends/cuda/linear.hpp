@@ -1,0 +1,171 @@
+// A linear layer in front of a loss on a GPU, a chunk of rows at a time: as losses/linear/chunked_linear.hpp has it. Logits are
+// f32; their gradient has the 16 bits of the layer, so that products are by tensor cores.
+#ifndef TIGON_BACKENDS_CUDA_LINEAR_HPP
+#define TIGON_BACKENDS_CUDA_LINEAR_HPP
+
+#include <tigon/backends/cuda/gemm.hpp>
+// Behind it: it says how these are compiled.
+#include <tigon/gemm/chunk_sums.hpp>
+#include <tigon/losses/linear/chunked_linear.hpp>
+
+namespace tigon::gpu {
+inline namespace TIGON_ABI {
+
+template <class T>
+TIGON_DEVICE_INLINE bool is_finite(T v) {
+  const auto a = static_cast<accumulator_t<T>>(v);
+  return a - a == decltype(a)(0);
+}
+
+/// Whether a row of the gradient of logits is 0 throughout, as that of an ignored row is, while a row of x or dx is not finite:
+/// the product is to be as if that were 0. All threads of the block ask.
+template <class D, class T>
+TIGON_DEVICE_INLINE bool has_no_share(const D* d, std::size_t vocab, const T* x, std::size_t cols) {
+  bool any = threadIdx.x < vocab && threadIdx.x < 32 &&
+             !(static_cast<accumulator_t<D>>(d[threadIdx.x]) == accumulator_t<D>(0));
+  if (__syncthreads_or(any) != 0) return false;
+  bool finite = true;
+  for (std::size_t j = threadIdx.x; j < cols; j += blockDim.x) finite = finite && is_finite(x[j]);
+  if (__syncthreads_or(!finite) == 0) return false;
+  for (std::size_t j = threadIdx.x; j < vocab; j += blockDim.x)
+    any = any || !(static_cast<accumulator_t<D>>(d[j]) == accumulator_t<D>(0));
+  return __syncthreads_or(any) == 0;
+}
+/// to = x with zeros in the rows that have no share.
+template <class D, class T>
+__global__ void __launch_bounds__(256)
+    copy_rows_with_share(matrix_view<const D> d, matrix_view<const T> x, matrix_view<T> to) {
+  const std::size_t i = blockIdx.x;
+  const bool none = has_no_share(d.row(i), d.cols, x.row(i), x.cols);
+  for (std::size_t j = threadIdx.x; j < x.cols; j += blockDim.x) to.row(i)[j] = none ? T(0.0f) : x.row(i)[j];
+}
+/// Zeros in the rows of dx that have no share.
+template <class D, class T>
+__global__ void __launch_bounds__(256) clear_rows_without_share(matrix_view<const D> d, matrix_view<T> dx) {
+  const std::size_t i = blockIdx.x;
+  if (!has_no_share(d.row(i), d.cols, dx.row(i), dx.cols)) return;
+  for (std::size_t j = threadIdx.x; j < dx.cols; j += blockDim.x) dx.row(i)[j] = T(0.0f);
+}
+
+/// z, and with D the gradients of a chunk:   dx = D w,   dw = D^T x,   db[j] = sum_i D[i,j]
+template <class B, layer_types T>
+class linear_chunks {
+ public:
+  using A = accumulator_t<T>;
+  using X = input_t<T>;
+  using W = weight_t<T>;
+  using G = weight_gradient_t<T>;
+  /// Of the gradient of logits.
+  using D = std::conditional_t<std::same_as<X, W> && sizeof(X) == 2, X, A>;
+
+  /// For calls of backward with up to `chunk` rows, `chunks` of them.
+  linear_chunks(workspace::frame& frame, linear_layer<T> head, linear_gradients<T> out, std::size_t chunk,
+                std::size_t chunks, context& ctx)
+      : head_(head), out_(out), ctx_(ctx), alone_(in_one_product(chunks, out.mode)) {
+    const std::size_t vocab = head.w.rows;
+    if (head.bias.data() != nullptr) {
+      bias_ = {frame.template take<A>(vocab), vocab};
+      tigon::detail::round_sums<B, A>(tigon::as_row(bias_), tigon::as_row(head.bias), false, ctx);
+    }
+    const bool add = out.mode == gradient::accumulate;
+    if (out.dw.data != nullptr) {
+      shared_x_ = frame.template take<X>(chunk * head.x.cols);
+      if (!alone_) {
+        dw_ = sums(frame, vocab * head.w.cols, chunks, wide);
+        if constexpr (wide)
+          dw_.begin(vocab, head.w.cols, out.dw, add);
+        else
+          dw_.begin(vocab, head.w.cols, {}, add);
+      }
+    }
+    if (out.dbias.data() != nullptr) {
+      dbias_ = sums(frame, vocab, chunks, false);
+      dbias_.begin(1, vocab, {}, add);
+    }
+  }
+  /// Bytes of all this, with a bias and without the logits.
+  static std::size_t bytes(std::size_t hidden, std::size_t vocab, std::size_t chunk, std::size_t chunks, parameters of,
+                           gradient mode) {
+    const std::size_t product = workspace::bytes_for<std::byte>(workspace_bytes);
+    if (of != parameters::trained) return workspace::bytes_for<A>(vocab) + product;
+    const std::size_t elements = workspace::product(vocab, hidden);
+    return workspace::bytes_for<A>(vocab) + workspace::bytes_for<X>(chunk, hidden) + sums::bytes(vocab, chunks, false) +
+           (in_one_product(chunks, mode) ? 0 : sums::bytes(elements, chunks, wide)) +
+           std::max(product, simd::most_partials_workspace<B, A>(chunk, vocab, 1));
+  }
+
+  /// z = x w^T + bias for rows [begin, begin + z.rows) of x.
+  void logits(std::size_t begin, matrix_view<A> z) const {
+    product(head_.x.rows_from(begin, z.rows), head_.w, z, in_vector<A>(bias_), {.b = transpose::yes});
+  }
+  /// The gradients of rows [begin, begin + d.rows) from the gradient d of their logits. A row of zeros in d contributes nothing
+  /// and has a dx of zeros, whatever stands in x and w.
+  void backward(std::size_t begin, matrix_view<D> d) {
+    const matrix_view<const D> of = d;
+    const dim3 rows(blocks(d.rows)), threads(256);
+    if (out_.dw.data != nullptr) {
+      const matrix_view<X> x(shared_x_, d.rows, head_.x.cols);
+      const matrix_view<const X> from = head_.x.rows_from(begin, d.rows);
+      if (head_.x.cols != 0) launch(ctx_, copy_rows_with_share<D, X>, rows, threads, of, from, x);
+      const auto add_share = [&](auto to, bool more) {
+        product(of, matrix_view<const X>(x), to, {}, {.beta = more ? 1.0 : 0.0, .a = transpose::yes});
+      };
+      if (alone_) {
+        add_share(out_.dw, false);
+      } else {
+        const auto [to, more] = dw_.next(ctx_);
+        add_share(to, more);
+      }
+    }
+    if (dbias_) {
+      const auto [to, more] = dbias_.next(ctx_);
+      tigon::detail::sum_columns<B>(of, vector_view<A>{to.data, to.cols},
+                                    more ? gradient::accumulate : gradient::overwrite, ctx_);
+    }
+    if (out_.dx.data != nullptr && out_.dx.cols != 0) {
+      const matrix_view<X> dx = out_.dx.rows_from(begin, d.rows);
+      product(of, head_.w, dx, {}, {});
+      launch(ctx_, clear_rows_without_share<D, X>, rows, threads, of, dx);
+    }
+    any_ = true;
+  }
+  /// dw and dbias, after the last chunk. Without one they are zeros.
+  void finish() {
+    const bool add = out_.mode == gradient::accumulate;
+    if (!any_) return tigon::detail::clear_parameters<B>(out_, ctx_);
+    if (dw_) dw_.finish(out_.dw, add, ctx_);
+    if (dbias_) dbias_.finish(tigon::as_row(out_.dbias), add, ctx_);
+  }
+
+ private:
+  static constexpr bool wide = std::same_as<G, A>;
+  using sums = tigon::detail::chunk_sums<B, A>;
+#if defined(TIGON_CUDA_MODEL)
+  static constexpr std::size_t workspace_bytes = 0;
+#else
+  static constexpr std::size_t workspace_bytes = cublas::workspace_bytes;
+#endif
+
+  // Whether dw is made by one product, which rounds it.
+  static constexpr bool in_one_product(std::size_t chunks, gradient mode) {
+    return chunks <= 1 && mode == gradient::overwrite;
+  }
+  template <class TA, class TB, class TC>
+  void product(matrix_view<const TA> a, matrix_view<const TB> b, matrix_view<TC> c, in_vector<TC> bias,
+               gemm_options opt) const {
+    kernel_for<op::gemm, B>::template forward<B, TA, TB, TC>(a, {b}, bias, c, no_epilogue{}, opt, ctx_);
+  }
+
+  linear_layer<T> head_;
+  linear_gradients<T> out_;
+  context& ctx_;
+  bool alone_, any_ = false;
+  vector_view<A> bias_;
+  X* shared_x_ = nullptr;
+  sums dw_, dbias_;
+};
+
+}  // namespace TIGON_ABI
+}  // namespace tigon::gpu
+
+#endif  // TIGON_BACKENDS_CUDA_LINEAR_HPP
