@@ -23,7 +23,7 @@ EXPECTED = [
     (r"test_modulated_rms_norm.py::test_correctness\[.*dtype1", ROUNDING),
     (r"test_layer_norm.py::test_liger_layer_norm\[dtype1", ROUNDING),
     (r"test_poly_norm.py::test_correctness\[dtype1", ROUNDING),
-    (r"test_geglu.py::test_correctness\[dtype1", ROUNDING),
+    (r"test_geglu.py::test_correctness\[dtype1", "the reference misses this bound against f64 as often as tigon does"),
     (r"test_fused_linear_kl_div.py::test_amp\[autocast_dtype0", ROUNDING),
     (r"test_group_norm.py::test_liger_group_norm\[dtype0-.*-16-48-12-8192", "sums of 131072 numbers by PyTorch in f32 are "
                                                                         "further from f64 than tigon's"),
