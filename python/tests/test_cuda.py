@@ -1,7 +1,8 @@
-"""What the package does for tensors on CUDA, as far as a machine without a GPU can say: tests/gpu.py is for one that has it.
+"""What the package does for tensors on CUDA, as far as a machine without a GPU can say: gpu.py is for one that has it.
 
-_library_model.so, which setup.py makes with TIGON_TORCH_CUDA_MODEL=1, is the library for CUDA over a model of a GPU whose memory
-is the host's. With TIGON_TORCH_MODEL in the environment conftest.py loads it, and its kernels take the place of the CPU's."""
+_library_model.so, which setup.py makes with TIGON_TORCH_CUDA_MODEL=1, is the library for CUDA over a model of a GPU whose
+memory is the host's. With TIGON_TORCH_MODEL in the environment conftest.py loads it, and its kernels take the place of
+the CPU's."""
 import os
 import pathlib
 import re
