@@ -42,12 +42,8 @@ tigon_multi_arch(bf16_kernels SOURCES ${product_sources} ${table} SETS ${TIGON_T
 # f16, for CPUs that convert it; what is not here is computed in f32.
 tigon_multi_arch(f16_kernels SOURCES csrc/entry.cpp csrc/norms.cpp csrc/gates.cpp csrc/attention.cpp
   csrc/cross_entropy.cpp ${table} SETS x86-64-v3 LIBRARIES TIGON_TORCH_F16)
-# f64, for any CPU: it is there to check gradients, and compiled the faster way, as the tests are. One pass stays: it finds
-# that Eigen's constants need no constructor.
+# f64, for any CPU: it is there to check gradients, and compiled the faster way, as the tests are.
 target_compile_options(TIGON_TORCH_F64 INTERFACE -O1)
-if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND EXISTS ${TIGON_SOURCE}/tests/passes.txt)
-  target_compile_options(TIGON_TORCH_F64 INTERFACE @${TIGON_SOURCE}/tests/passes.txt -fipa-pure-const)
-endif()
 tigon_multi_arch(f64_kernels SOURCES ${row_sources} ${product_sources} ${table} SETS x86-64 LIBRARIES TIGON_TORCH_F64)
 
 torch_library(tigon_torch _library csrc/cpu.cpp csrc/products.cpp)

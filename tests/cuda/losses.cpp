@@ -41,6 +41,13 @@ auto of_logits(options opt) {
     auto* const integers =
         static_cast<std::int64_t*>(device_memory::instance().take((rows + 1) * sizeof(std::int64_t)));
     const auto upstream = numbers<float>(1, losses).fill(5, 2);
+    p.after([=] {
+      for (std::size_t k = 0; k < losses; ++k) {
+        others.data[k] = T(loss.data[k]), others.data[losses + k] = T(z_loss.data[k]);
+        others.data[2 * losses + k] = T(hits.data[k]);
+      }
+      for (std::size_t k = 0; k <= rows; ++k) others.data[3 * losses + k] = T(static_cast<float>(integers[k]));
+    });
     return [=]<class B>(context& ctx) {
       const cross_entropy_metrics<float> metrics{
           z_loss.vector(), hits.vector(), {integers, rows}, {integers + rows, 1}};
@@ -49,12 +56,6 @@ auto of_logits(options opt) {
         cross_entropy_backward<B>(dz.matrix(), upstream.vector(), back.matrix(), ctx);
       };
       opt.weighted ? run(weight.vector()) : run(absent);
-      device_memory::instance().reachable(true);
-      for (std::size_t k = 0; k < losses; ++k) {
-        others.data[k] = T(loss.data[k]), others.data[losses + k] = T(z_loss.data[k]);
-        others.data[2 * losses + k] = T(hits.data[k]);
-      }
-      for (std::size_t k = 0; k <= rows; ++k) others.data[3 * losses + k] = T(static_cast<float>(integers[k]));
     };
   };
 }
@@ -100,6 +101,7 @@ auto of_layer(layer_options opt) {
     const auto dx = p.made("dx"), of_loss = p.made("loss", 1, 1);
     auto dw = p.made("dw", vocab_of_layers, hidden), dbias = p.made("dbias", 1, vocab_of_layers);
     dw.fill(5), dbias.fill(6);
+    p.after([=] { of_loss.data[0] = T(loss.data[0]); });
     return [=]<class B>(context& ctx) {
       ctx.logit_rows(opt.chunk);
       const linear_layer<T> layer{x.matrix(), w.matrix(), opt.bias ? bias.vector() : std::span<T>()};
@@ -107,8 +109,6 @@ auto of_layer(layer_options opt) {
       const auto g = opt.upstream ? upstream.vector() : std::span<float>();
       fused_linear_cross_entropy_forward<B>(layer, target, {loss.vector()}, gradients, opt.of, absent, g, ctx);
       ctx.logit_rows(0);
-      device_memory::instance().reachable(true);
-      of_loss.data[0] = T(loss.data[0]);
     };
   };
 }
@@ -160,9 +160,13 @@ class cuda_labels : public testing::Test {
   context ctx_{serial(), scratch_, gpu::queue(nullptr)};
 };
 TEST_F(cuda_labels, out_of_range_are_thrown_once) {
-  expect_report([&] { call(); });
+  expect_report([&] {
+    call();
+    ctx_.wait();
+  });
   ctx_.wait();
 }
+#if !defined(TIGON_TESTS_ON_GPU)
 TEST_F(cuda_labels, out_of_range_are_thrown_by_wait_and_make_nan) {
   static gpu::index_report kept;
   kept.made = 0;
@@ -179,5 +183,6 @@ TEST_F(cuda_labels, out_of_range_are_thrown_by_wait_and_make_nan) {
   EXPECT_TRUE(loss_.data[0] > 0 && loss_.data[3] == 0);
   for (std::size_t j = 0; j < vocab; ++j) EXPECT_EQ(dz_.data[2 * vocab + j], 0);
 }
+#endif
 
 }  // namespace

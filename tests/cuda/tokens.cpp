@@ -117,6 +117,35 @@ TEST(cuda_tokens, embedding) {
   expect_as_single_numbers<bfloat16>({70, 64}, lookups<bfloat16>(gradient::overwrite));
 }
 
+TEST(cuda_tokens, ids_out_of_range) {
+  for (const std::int32_t wrong : {-1, 20}) {
+    device_memory::instance().clear();
+    const auto weight = numbers<float>(20, 16).fill(1), y = numbers<float>(8, 16), dweight = numbers<float>(20, 16);
+    std::vector<std::int32_t> ids{3, 4, 5, wrong, 7, -5, 0, 19};
+    workspace scratch(gpu::memory(nullptr));
+    context ctx(serial(), scratch, gpu::queue(nullptr));
+    const std::span<const std::int32_t> tokens(ids);
+    // A later launch throws what an earlier one has reported, or wait() does.
+    const auto expect = [&](const char* op, auto call) {
+      try {
+        call();
+        ctx.wait();
+        ADD_FAILURE() << "no error";
+      } catch (const error& e) {
+        EXPECT_EQ(e.code(), error_code::index);
+        const std::string sentence = std::string(op) + ": ids[3] is " + std::to_string(wrong) + "; expected at least 0";
+        EXPECT_NE(std::string(e.what()).find(sentence), std::string::npos) << e.what();
+      }
+      ctx.wait();
+    };
+    expect("embedding_forward", [&] { embedding_forward<cuda>(weight.matrix(), tokens, y.matrix(), {}, ctx); });
+    EXPECT_TRUE(std::isnan(y.data[3 * 16]));
+    EXPECT_EQ(y.data[4 * 16], weight.data[7 * 16]);
+    expect("embedding_backward",
+           [&] { embedding_backward<cuda>(weight.matrix().rows_from(0, 8), tokens, dweight.matrix(), {}, ctx); });
+  }
+}
+
 // More parameters than a launch takes, one of several tasks, one that begins anywhere.
 template <class T, class M>
 auto steps(adamw_options opt) {

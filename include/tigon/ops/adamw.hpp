@@ -132,7 +132,9 @@ double adamw_call(const char* op, std::span<const P> list, const adamw_options& 
   ctx.workspace().expect(op, adamw_workspace(list.size(), elements));
   using kernels = kernel_for<op::adamw, B>;
   if constexpr (!host_memory<B>) {
-    expect_adamw_parameters(op, list, opt, default_context());
+    context& host = default_context();  // the checks loop on it
+    host.workspace().expect(op, adamw_workspace(list.size(), elements));
+    expect_adamw_parameters(op, list, opt, host);
     if (known == nullptr || *known <= std::numeric_limits<double>::max() || !opt.skip_non_finite)
       kernels::template forward<B>(list, known, opt, ctx);
     return known != nullptr ? *known : std::numeric_limits<double>::quiet_NaN();
@@ -162,7 +164,8 @@ using adamw_parameter_of =
 }  // namespace detail
 
 /// A step of all parameters, a contiguous range of adamw_parameter. Returns the norm of their gradients before clipping:
-/// where it is not finite and skip_non_finite is set, nothing was written. See adamw_options for the contract.
+/// where it is not finite and skip_non_finite is set, nothing was written. In a device's memory, which the host does not read,
+/// the norm stays there, and NaN is returned. See adamw_options for the contract.
 template <class B = default_backend, class List>
 double adamw(const List& parameters, adamw_options opt = {}, context& ctx = default_context<B>()) {
   using P = detail::adamw_parameter_of<List>;

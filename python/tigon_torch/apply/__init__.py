@@ -30,6 +30,7 @@ from .families import FAMILIES, Family, types_of
 from .measure import linear_is_faster
 from .head import more_than_its_loss
 from .patch import Forward, Report, logger, put, restore
+from .sharded import refuse_partitioned
 
 SWITCHES = {
     "rope": True,
@@ -288,6 +289,7 @@ def apply(model, *, skip_logits: bool | None = None, recompute: bool = True, **s
     """
     outer, model = model, _unwrap(model)
     family, on = _family_of(model), _switches(switches)
+    refuse_partitioned(model)
     device = _device_of(model)
     revert(model)  # and one inside it that was patched when it was built
     work = _Applying(model, family, on, skip_logits, recompute, device)

@@ -11,8 +11,8 @@ namespace tigon {
 namespace gpu {
 inline namespace TIGON_ABI {
 
-/// As many as the arguments of a kernel hold; and how many are summed up together.
-inline constexpr unsigned most_blocks = 192, blocks_at_once = 8;
+/// As many as the arguments of a kernel hold; how many a thread keeps its columns of; and of how many sums are made together.
+inline constexpr unsigned most_blocks = 192, kept_blocks = 8, blocks_at_once = 4;
 /// Matrices of one shape.
 template <class T>
 struct matrices {
@@ -41,28 +41,16 @@ struct sums_of_block {
   double of_warp[K][warp];
   double total[K];
 
-  /// All threads come here, with their parts in s. The totals are there when it returns, until all have come again.
-  TIGON_DEVICE_INLINE void add(double (&s)[K]) {
+  /// All threads come here, with their parts in s, in f64 where those are, or from the sums of K lanes on. The totals are there
+  /// when it returns, until all have come again.
+  template <class A>
+  TIGON_DEVICE_INLINE void add(A (&s)[K]) {
     const unsigned lane = threadIdx.x % warp;
-    unsigned which = 0;
-    int left = K;
-#pragma unroll
-    for (unsigned by = warp / 2; by != 0; by /= 2) {
-      left = left > 1 ? left / 2 : 0;
-      const bool up = (lane & by) != 0;
-      if (left == 0) {
-        s[0] += __shfl_xor_sync(~0u, s[0], by);
-        continue;
-      }
-#pragma unroll
-      for (int k = 0; k < K / 2; ++k) {
-        if (k >= left) break;
-        const double sent = up ? s[k] : s[k + left], own = up ? s[k + left] : s[k];
-        s[k] = own + __shfl_xor_sync(~0u, sent, by);
-      }
-      which += up ? static_cast<unsigned>(left) : 0;
-    }
-    if (lane % (warp / K) == 0) of_warp[which][threadIdx.x / warp] = s[0];
+    unsigned which = 0, by = warp / 2;
+    halve<K / 2>(s, lane, by, which);
+    double sum_of_warp = static_cast<double>(s[0]);
+    for (; by != 0; by /= 2) sum_of_warp += __shfl_xor_sync(~0u, sum_of_warp, by);
+    if (lane % (warp / K) == 0) of_warp[which][threadIdx.x / warp] = sum_of_warp;
     __syncthreads();
     if (threadIdx.x < K) {
       double sum = 0;
@@ -71,13 +59,30 @@ struct sums_of_block {
     }
     __syncthreads();
   }
+
+ private:
+  /// Half of the lanes keep the first half of the numbers, the others the second.
+  template <int Left, class A>
+  static TIGON_DEVICE_INLINE void halve(A (&s)[K], unsigned lane, unsigned& by, unsigned& which) {
+    if constexpr (Left != 0) {
+      const bool up = (lane & by) != 0;
+#pragma unroll
+      for (int k = 0; k < Left; ++k) {
+        const A sent = up ? s[k] : s[k + Left], own = up ? s[k + Left] : s[k];
+        s[k] = own + __shfl_xor_sync(~0u, sent, by);
+      }
+      which += up ? static_cast<unsigned>(Left) : 0;
+      by /= 2;
+      halve<Left / 2>(s, lane, by, which);
+    }
+  }
 };
 
 /// A token's rows: those of up to eight blocks are kept where they fit.
 template <int N, bool Kept, class T>
 struct token_rows {
   using A = accumulator_t<T>;
-  elements<N, T> kept[Kept ? blocks_at_once : 1];
+  elements<N, T> kept[Kept ? kept_blocks : 1];
 
   template <class M>
   TIGON_DEVICE_INLINE void load(const matrices<M>& v, std::size_t i, unsigned cols) {
@@ -85,7 +90,7 @@ struct token_rows {
       const unsigned j = threadIdx.x * N;
       if (j < cols)
 #pragma unroll
-        for (unsigned k = 0; k < blocks_at_once; ++k)
+        for (unsigned k = 0; k < kept_blocks; ++k)
           if (k < v.count) kept[k].load(v.row(k, i) + j);
     }
   }
@@ -98,14 +103,14 @@ struct token_rows {
       for (unsigned j = threadIdx.x * N; j < cols; j += blockDim.x * N) f(j);
     }
   }
-  /// f(k, elements) of blocks first + k, k < 8, at column j.
-  template <class M, class F>
+  /// f(k, elements) of blocks first + k, k < Count, at column j. Of kept ones `first` is known when loops are unrolled.
+  template <unsigned Count, class M, class F>
   TIGON_DEVICE_INLINE void blocks(const matrices<M>& v, std::size_t i, unsigned first, unsigned j, F f) const {
 #pragma unroll
-    for (unsigned k = 0; k < blocks_at_once; ++k) {
+    for (unsigned k = 0; k < Count; ++k) {
       if (first + k >= v.count) break;
       if constexpr (Kept) {
-        f(k, kept[k]);
+        f(k, kept[first + k]);
       } else {
         elements<N, T> e;
         e.load(v.row(first + k, i) + j);
@@ -129,36 +134,39 @@ struct depth_options {
 };
 
 template <int N, bool Kept, class T, class W>
-__global__ void __launch_bounds__(512)
+__global__ void __launch_bounds__(512, Kept ? 2 : 1)
     mix_blocks(const __grid_constant__ matrices<const T> v, const W* w_query, const W* w_norm, matrix_view<T> y,
                accumulator_t<T>* alpha, accumulator_t<T>* rstd, depth_options<accumulator_t<T>> opt) {
   using A = accumulator_t<T>;
   using V = simd::vec<simd::cuda, A>;
+  using part = std::conditional_t<Kept, A, double>;
   constexpr unsigned together = blocks_at_once;
   __shared__ sums_of_block<2 * together> sums;
   __shared__ sums_of_block<2> exact;
   __shared__ sums_of_block<together> keys;
   __shared__ double score[most_blocks];
-  __shared__ A scale[together], weight[most_blocks];
+  [[maybe_unused]] __shared__ A scale[together], weight[most_blocks];  // lambdas use them
   const std::size_t i = blockIdx.x;
   const unsigned cols = static_cast<unsigned>(y.cols), count = v.count;
   const double width = static_cast<double>(cols);
   token_rows<N, Kept, T> rows;
   rows.load(v, i, cols);
-  for (unsigned first = 0; first < count; first += together) {
+#pragma unroll(Kept ? 2 : 1)
+  for (unsigned first = 0; first < (Kept ? kept_blocks : count); first += together) {
+    if (first >= count) break;
     const unsigned here = count - first < together ? count - first : together;
-    double s[2 * together] = {};
+    part s[2 * together] = {};
     rows.each(cols, [&](unsigned j) {
       A u[N];
       load_query(u, w_query, w_norm, j);
-      rows.blocks(v, i, first, j, [&](unsigned k, const auto& e) {
+      rows.template blocks<together>(v, i, first, j, [&](unsigned k, const auto& e) {
         A square(0), product(0);
 #pragma unroll
         for (int n = 0; n < N; ++n) {
           const A x = e.template get<A>(n);
           square += x * x, product += x * u[n];
         }
-        s[k] += static_cast<double>(square), s[together + k] += static_cast<double>(product);
+        s[k] += static_cast<part>(square), s[together + k] += static_cast<part>(product);
       });
     });
     sums.add(s);
@@ -186,15 +194,15 @@ __global__ void __launch_bounds__(512)
     }
     if (opt.round_key) {
       __syncthreads();
-      double s8[together] = {};
+      part s8[together] = {};
       rows.each(cols, [&](unsigned j) {
         elements<N, W> q, g;
         q.load(w_query + j), g.load(w_norm + j);
-        rows.blocks(v, i, first, j, [&](unsigned k, const auto& e) {
+        rows.template blocks<together>(v, i, first, j, [&](unsigned k, const auto& e) {
 #pragma unroll
           for (int n = 0; n < N; ++n) {
             const V key = round_to<W>(round_to<W>(V(e.template get<A>(n)) * V(scale[k])) * V(g.template get<A>(n)));
-            s8[k] += static_cast<double>((key * V(q.template get<A>(n))).r);
+            s8[k] += static_cast<part>((key * V(q.template get<A>(n))).r);
           }
         });
       });
@@ -214,8 +222,8 @@ __global__ void __launch_bounds__(512)
     A mean[N];
 #pragma unroll
     for (int n = 0; n < N; ++n) mean[n] = A(0);
-    for (unsigned first = 0; first < count; first += together)
-      rows.blocks(v, i, first, j, [&](unsigned k, const auto& e) {
+    for (unsigned first = 0; first < (Kept ? 1 : count); first += kept_blocks)
+      rows.template blocks<kept_blocks>(v, i, first, j, [&](unsigned k, const auto& e) {
         const A w = weight[first + k];
 #pragma unroll
         for (int n = 0; n < N; ++n) mean[n] = fma(V(e.template get<A>(n)), V(w), V(mean[n])).r;
@@ -228,16 +236,18 @@ __global__ void __launch_bounds__(512)
 
 /// The tokens of a task; and with partials its sums of p, which the gradients of the weights are made of.
 template <int N, bool Kept, class T, class W>
-__global__ void __launch_bounds__(512)
+__global__ void __launch_bounds__(672)  // 96 registers
     mix_gradients(matrix_view<const T> dy, const __grid_constant__ matrices<const T> v,
                   const __grid_constant__ matrices<T> dv, const W* w_query, const W* w_norm,
                   const accumulator_t<T>* alpha, const accumulator_t<T>* rstd, std::size_t per_task,
                   accumulator_t<T>* partials, std::size_t stride) {
   using A = accumulator_t<T>;
   using V = simd::vec<simd::cuda, A>;
+  using part = std::conditional_t<Kept, A, double>;
   constexpr unsigned together = blocks_at_once;
   __shared__ sums_of_block<2 * together> sums;
-  __shared__ A of_dy[most_blocks], of_u[most_blocks], by_u[most_blocks], by_x[most_blocks], by_dy[most_blocks];
+  __shared__ A of_dy[most_blocks], of_u[most_blocks];
+  [[maybe_unused]] __shared__ A by_u[most_blocks], by_x[most_blocks], by_dy[most_blocks];  // lambdas use them
   const std::size_t begin = blockIdx.x * per_task, end = dy.rows < begin + per_task ? dy.rows : begin + per_task;
   const unsigned cols = static_cast<unsigned>(dy.cols), count = v.count;
   A* const own = partials == nullptr ? nullptr : partials + blockIdx.x * stride;
@@ -250,21 +260,23 @@ __global__ void __launch_bounds__(512)
   token_rows<N, Kept, T> rows;
   for (std::size_t i = begin; i < end; ++i) {
     rows.load(v, i, cols);
-    for (unsigned first = 0; first < count; first += together) {
-      double s[2 * together] = {};
+#pragma unroll(Kept ? 2 : 1)
+    for (unsigned first = 0; first < (Kept ? kept_blocks : count); first += together) {
+      if (first >= count) break;
+      part s[2 * together] = {};
       rows.each(cols, [&](unsigned j) {
         A u[N];
         load_query(u, w_query, w_norm, j);
         elements<N, T> d;
         d.load(dy.data + i * dy.row_stride + j);
-        rows.blocks(v, i, first, j, [&](unsigned k, const auto& e) {
+        rows.template blocks<together>(v, i, first, j, [&](unsigned k, const auto& e) {
           A with_dy(0), with_u(0);
 #pragma unroll
           for (int n = 0; n < N; ++n) {
             const A x = e.template get<A>(n);
             with_dy += x * d.template get<A>(n), with_u += x * u[n];
           }
-          s[k] += static_cast<double>(with_dy), s[together + k] += static_cast<double>(with_u);
+          s[k] += static_cast<part>(with_dy), s[together + k] += static_cast<part>(with_u);
         });
       });
       sums.add(s);
@@ -295,8 +307,8 @@ __global__ void __launch_bounds__(512)
 #pragma unroll
       for (int n = 0; n < N; ++n)
         add_to[n] = Kept ? p[Kept ? n : 0] : own != nullptr ? own[j + static_cast<unsigned>(n)] : A(0);
-      for (unsigned first = 0; first < count; first += together)
-        rows.blocks(v, i, first, j, [&](unsigned k, const auto& e) {
+      for (unsigned first = 0; first < (Kept ? 1 : count); first += kept_blocks)
+        rows.template blocks<kept_blocks>(v, i, first, j, [&](unsigned k, const auto& e) {
           const A a = by_dy[first + k], of_query = by_u[first + k], shrink = by_x[first + k];
           A result[N];
 #pragma unroll
@@ -390,7 +402,7 @@ struct kernel<op::attn_res, backends::cuda> : kernel<op::attn_res, backends::gen
     };
     if (!wide)
       run.template operator()<1, false>(threads(1));
-    else if (in.count <= gpu::blocks_at_once && like.cols <= std::size_t{most} * N)
+    else if (in.count <= gpu::kept_blocks && like.cols <= std::size_t{most} * N)
       run.template operator()<N, true>(threads(N));
     else
       run.template operator()<N, false>(threads(N));

@@ -25,8 +25,8 @@ struct scaled_number {
   }
 };
 
-/// What count_rows writes: the losses of rows as zeros, flags of those that count, and what the sum is multiplied with.
-struct counted_rows {
+/// What count_kept_rows writes: the losses of rows as zeros, flags of those that count, and what the sum is multiplied with.
+struct rows_that_count {
   double* loss;
   std::uint8_t* kept;
   double* scale;
@@ -34,7 +34,7 @@ struct counted_rows {
 /// One block.
 template <class I>
 __global__ void __launch_bounds__(threads_of_sum)
-    count_rows(const I* labels, std::size_t rows, std::int64_t ignore_index, counted_rows to,
+    count_kept_rows(const I* labels, std::size_t rows, std::int64_t ignore_index, rows_that_count to,
                divergence_reduction reduction, double denominator, std::size_t vocab) {
   double counted[1] = {0};
   for (std::size_t i = threadIdx.x; i < rows; i += threads_of_sum) {
@@ -64,7 +64,7 @@ struct divergence_rows : tigon::detail::divergence_rows {
                   std::int64_t ignore_index)
       : tigon::detail::divergence_rows(frame.take<double>(count), frame.take<std::uint8_t>(count), count, 1),
         scale_at(frame.take<double>(1)) {
-    launch(ctx, count_rows<I>, 1, threads_of_sum, labels.data(), rows, ignore_index, counted_rows{loss, kept, scale_at},
+    launch(ctx, count_kept_rows<I>, 1, threads_of_sum, labels.data(), rows, ignore_index, rows_that_count{loss, kept, scale_at},
            reduction, denominator, vocab);
   }
   template <class A>

@@ -11,18 +11,44 @@ namespace tigon {
 namespace gpu {
 inline namespace TIGON_ABI {
 
-/// Row ids[i] of weight; zeros for the padding index. An id that names no row is not followed: its row is NaN.
+/// The tokens of a call, and where an id that names none of them is reported.
+template <class I>
+struct ids_of_call {
+  const I* ids;
+  std::size_t count, vocab;
+  index_report* report;
+  const char* op;
+
+  TIGON_DEVICE_INLINE bool exists(std::size_t i) const {
+    return ids[i] >= 0 && static_cast<std::size_t>(ids[i]) < vocab;
+  }
+  /// The first that is out of range, by all threads of one block of a kernel.
+  TIGON_DEVICE_INLINE void check() const {
+    double wrong[1] = {-std::numeric_limits<double>::infinity()};  // minus its position
+#pragma unroll 4
+    for (std::size_t i = threadIdx.x; i < count; i += blockDim.x)
+      if (!exists(i)) wrong[0] = larger::join(wrong[0], -static_cast<double>(i));
+    group<0>::reduce<larger>(wrong);
+    if (threadIdx.x != 0 || !(-wrong[0] < static_cast<double>(count))) return;
+    const auto i = static_cast<std::size_t>(-wrong[0]);
+    report->make({op, "ids", i, static_cast<std::int64_t>(ids[i]), vocab, 0, false, 0});
+  }
+};
+
+/// Row ids[i] of weight, `across` threads a row; zeros for the padding index. An id that names no row is not followed: its row is
+/// NaN. The first block looks for such ids.
 template <int N, class T, class I>
-__global__ void __launch_bounds__(256)
-    gather_rows(matrix_view<const T> weight, const I* ids, matrix_view<T> y, std::ptrdiff_t padding) {
-  const std::size_t i = blockIdx.x * std::size_t{blockDim.y} + threadIdx.y;
+__global__ void __launch_bounds__(256) gather_rows(matrix_view<const T> weight, ids_of_call<I> tokens, matrix_view<T> y,
+                                                   std::ptrdiff_t padding, unsigned across) {
+  if (blockIdx.x == 0) return tokens.check();
+  const std::size_t i = (blockIdx.x - std::size_t{1}) * (256 / across) + threadIdx.x / across;
   if (i >= y.rows) return;
-  const auto token = static_cast<std::ptrdiff_t>(ids[i]);
-  const bool exists = token >= 0 && static_cast<std::size_t>(token) < weight.rows;
+  const auto token = static_cast<std::ptrdiff_t>(tokens.ids[i]);
+  const bool exists = tokens.exists(i);
   const T* const from = weight.data + (exists ? static_cast<std::size_t>(token) * weight.row_stride : 0);
   T* const to = y.data + i * y.row_stride;
-  const std::size_t step = blockDim.x * std::size_t{N};
-  for (std::size_t j = threadIdx.x * std::size_t{N}; j < y.cols; j += 2 * step) {
+  const std::size_t step = across * std::size_t{N};
+  for (std::size_t j = threadIdx.x % across * std::size_t{N}; j < y.cols; j += 2 * step) {
     elements<N, T> one, two;
     const bool both = j + step < y.cols;
     if (exists && token != padding) {
@@ -49,12 +75,12 @@ inline __global__ void __launch_bounds__(scan_threads) clear_counts(token_lists 
   const std::size_t v = blockIdx.x * std::size_t{scan_threads} + threadIdx.x;
   if (v <= lists.vocab) lists.first[v] = 0;
 }
-/// first[v + 1] counts token v.
+/// first[v + 1] counts token v. The first block looks for ids out of range.
 template <class I>
-__global__ void __launch_bounds__(scan_threads) count_tokens(const I* ids, std::size_t rows, token_lists lists) {
-  const std::size_t i = blockIdx.x * std::size_t{scan_threads} + threadIdx.x;
-  if (i < rows && ids[i] >= 0 && static_cast<std::size_t>(ids[i]) < lists.vocab)
-    atomicAdd(lists.first + static_cast<std::size_t>(ids[i]) + 1, 1u);
+__global__ void __launch_bounds__(scan_threads) count_tokens(ids_of_call<I> tokens, token_lists lists) {
+  if (blockIdx.x == 0) return tokens.check();
+  const std::size_t i = (blockIdx.x - std::size_t{1}) * scan_threads + threadIdx.x;
+  if (i < tokens.count && tokens.exists(i)) atomicAdd(lists.first + static_cast<std::size_t>(tokens.ids[i]) + 1, 1u);
 }
 /// The sums of the blocks of the scan; then the scan, after which first[v] is where the list of v begins.
 inline __global__ void __launch_bounds__(scan_threads) sum_counts(token_lists lists) {
@@ -90,10 +116,10 @@ inline __global__ void __launch_bounds__(scan_threads) scan_counts(token_lists l
 }
 /// In any order; first[v] becomes the end of the list of v.
 template <class I>
-__global__ void __launch_bounds__(scan_threads) list_positions(const I* ids, std::size_t rows, token_lists lists) {
+__global__ void __launch_bounds__(scan_threads) list_positions(ids_of_call<I> tokens, token_lists lists) {
   const std::size_t i = blockIdx.x * std::size_t{scan_threads} + threadIdx.x;
-  if (i < rows && ids[i] >= 0 && static_cast<std::size_t>(ids[i]) < lists.vocab)
-    lists.order[atomicAdd(lists.first + static_cast<std::size_t>(ids[i]), 1u)] = static_cast<unsigned>(i);
+  if (i < tokens.count && tokens.exists(i))
+    lists.order[atomicAdd(lists.first + static_cast<std::size_t>(tokens.ids[i]), 1u)] = static_cast<unsigned>(i);
 }
 
 /// Sorts n numbers, by all threads of a block: Batcher's network, which compares nothing behind the last.
@@ -189,8 +215,9 @@ struct kernel<op::embedding, backends::cuda> {
       const std::size_t vectors = tigon::detail::ceil_div(y.cols, n.value);
       const unsigned x = std::bit_ceil(static_cast<unsigned>(std::min<std::size_t>(detail::ceil_div(vectors, 2), 256)));
       const unsigned rows = 256 / x;
-      gpu::launch(ctx, gpu::gather_rows<n.value, T, I>, gpu::blocks(detail::ceil_div(y.rows, rows)), dim3(x, rows),
-                  matrix_view<const T>(weight), ids.data(), y, opt.padding_index);
+      gpu::launch(ctx, gpu::gather_rows<n.value, T, I>, gpu::blocks(detail::ceil_div(y.rows, rows) + 1), 256,
+                  matrix_view<const T>(weight), tokens_of("embedding_forward", ids, weight.rows, ctx), y,
+                  opt.padding_index, x);
     });
   }
 
@@ -209,12 +236,12 @@ struct kernel<op::embedding, backends::cuda> {
     const auto blocks_of = [](std::size_t n, unsigned each) { return gpu::blocks(detail::ceil_div(n, each)); };
     gpu::launch(ctx, gpu::clear_counts, blocks_of(vocab + 1, gpu::scan_threads), gpu::scan_threads, lists);
     if (rows != 0) {
-      gpu::launch(ctx, gpu::count_tokens<I>, blocks_of(rows, gpu::scan_threads), gpu::scan_threads, ids.data(), rows,
-                  lists);
+      const auto tokens = tokens_of("embedding_backward", ids, vocab, ctx);
+      gpu::launch(ctx, gpu::count_tokens<I>, blocks_of(rows + gpu::scan_threads, gpu::scan_threads), gpu::scan_threads,
+                  tokens, lists);
       gpu::launch(ctx, gpu::sum_counts, blocks_of(vocab + 1, gpu::scan_numbers), gpu::scan_threads, lists);
       gpu::launch(ctx, gpu::scan_counts, blocks_of(vocab + 1, gpu::scan_numbers), gpu::scan_threads, lists);
-      gpu::launch(ctx, gpu::list_positions<I>, blocks_of(rows, gpu::scan_threads), gpu::scan_threads, ids.data(), rows,
-                  lists);
+      gpu::launch(ctx, gpu::list_positions<I>, blocks_of(rows, gpu::scan_threads), gpu::scan_threads, tokens, lists);
     }
     with_vectors<T>(dy, dweight, [&](auto n) {
       const std::size_t wanted = detail::round_up(detail::ceil_div(dweight.cols, n.value), std::size_t{32});
@@ -226,6 +253,10 @@ struct kernel<op::embedding, backends::cuda> {
   }
 
  private:
+  template <class I>
+  static gpu::ids_of_call<I> tokens_of(const char* op, std::span<const I> ids, std::size_t vocab, context& ctx) {
+    return {ids.data(), ids.size(), vocab, gpu::report_of(gpu::stream_of(ctx)), op};
+  }
   /// run(elements of an access)
   template <class T, class Run>
   static void with_vectors(matrix_view<const T> from, matrix_view<T> to, Run run) {
