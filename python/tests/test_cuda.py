@@ -236,7 +236,8 @@ class TestModelOfAGpu:
     OTHERS = "f16 or selective or qk_norm or modulated or scaled_cross or vocab or mrope or tiled"
 
     def run(self, *arguments):
-        environment = os.environ | {"TIGON_TORCH_MODEL": str(MODEL)}
+        path = os.pathsep.join([str(FOLDER.parent), os.environ.get("PYTHONPATH", "")])
+        environment = os.environ | {"TIGON_TORCH_MODEL": str(MODEL), "PYTHONPATH": path}
         return subprocess.run([sys.executable, *arguments], env=environment, cwd=pathlib.Path(__file__).parent,
                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
