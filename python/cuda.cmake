@@ -83,7 +83,8 @@ if(TIGON_TORCH_CUDA_MODEL)
   list(TRANSFORM model_sources REPLACE "(.+)" "csrc/\\1.cpp" OUTPUT_VARIABLE sources)
   add_library(cuda_model OBJECT csrc/entry.cpp ${sources})
   set_target_properties(cuda_model PROPERTIES POSITION_INDEPENDENT_CODE ON UNITY_BUILD OFF)
-  target_compile_definitions(cuda_model PRIVATE ${definitions} TIGON_TORCH_CUDA_MODEL=1 TIGON_BACKEND=cuda TIGON_DEVICE=gpu)
+  target_compile_definitions(cuda_model PRIVATE ${definitions} TIGON_TORCH_CUDA_MODEL=1 TIGON_BACKEND=cuda TIGON_DEVICE=gpu
+    "TIGON_BACKEND_HEADER=<tigon/backends/cuda/backend.hpp>")
   target_compile_options(cuda_model PRIVATE -O1 -mfma -Wno-unknown-pragmas
     -include ${TIGON_SOURCE}/tests/cuda/model_backend.hpp)
   target_link_libraries(cuda_model PRIVATE tigon::tigon)

@@ -80,6 +80,7 @@ struct set_kernels {
 const set_kernels& kernels_of(const std::string& set) {
   static std::mutex mutex;
   static std::map<std::string, set_kernels> all;
+  if (bf16_kernels_for(set.c_str()) == nullptr) throw std::runtime_error("tigon: use: there are no kernels of " + set);
   const std::lock_guard lock(mutex);
   return all.try_emplace(set, set.c_str()).first->second;
 }

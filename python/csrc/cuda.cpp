@@ -35,6 +35,13 @@ std::string names_of_declared() {
   return all;
 }
 
+#if !TIGON_TORCH_CUDA_MODEL
+void expect_success(cudaError_t error, const char* what) {
+  if (error != cudaSuccess)
+    throw std::runtime_error(std::string("tigon: cuda: ") + what + ": " + cudaGetErrorString(error));
+}
+#endif
+
 }  // namespace
 
 bool is_here(const Tensor& t) { return TIGON_TORCH_CUDA_MODEL ? t.is_cpu() : t.is_cuda(); }
@@ -44,14 +51,22 @@ call::call(const Tensor& on) : on_(on) {
 #if !TIGON_TORCH_CUDA_MODEL
   const auto device = on.get_device_index();
   guard_.emplace(device);  // of PyTorch's; this library has a CUDA runtime of its own
-  if (const cudaError_t error = cudaSetDevice(device); error != cudaSuccess)
-    throw std::runtime_error(std::string("tigon: cuda: the device of a tensor: ") + cudaGetErrorString(error));
+  expect_success(cudaSetDevice(device), "the device of a tensor");
   STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_get_current_cuda_stream(device, &host_.stream));
+  // The first call on a stream takes memory of the host for its reports, which is no part of a graph that is captured.
+  auto mode = cudaStreamCaptureModeRelaxed;
+  expect_success(cudaThreadExchangeStreamCaptureMode(&mode), "the mode of captures");
+  capture_mode_ = mode;
 #endif
   host_.scratch = [](void* of, std::size_t bytes) { return static_cast<call*>(of)->scratch(bytes); };
   host_.memory = this;
 }
-call::~call() = default;
+call::~call() {
+#if !TIGON_TORCH_CUDA_MODEL
+  auto mode = static_cast<cudaStreamCaptureMode>(capture_mode_);
+  (void)cudaThreadExchangeStreamCaptureMode(&mode);
+#endif
+}
 
 /// The allocator gives it away again in the order of the stream.
 void* call::scratch(std::size_t bytes) {

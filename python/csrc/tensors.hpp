@@ -155,6 +155,7 @@ class call {
   host host_;
 #if TIGON_TORCH_CUDA
   std::optional<torch::stable::accelerator::DeviceGuard> guard_;
+  int capture_mode_ = 0;  // of the thread before the call
   Tensor on_;
 #else
   bool has_kept_ = false;

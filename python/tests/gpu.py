@@ -1,11 +1,11 @@
 """The package on a GPU, by hand: what a machine without one cannot say.
 
-    python tests/gpu.py check                  every case of test_ops.py whose operators have kernels for CUDA, against f64 on the
-                                               CPU in f32, bf16, f16 and f64; opcheck; captured in a CUDA graph; rows of real
-                                               sizes; a small model of transformers before and after apply()
-    python tests/gpu.py train                  a training step of a Llama of 1.24 G parameters with random weights and tokens:
-                                               eager, torch.compile, Liger-Kernel, tigon and both of them, in one process
-      --contenders eager,compile,tigon,tigon_compile,tigon_graph,liger   (graph: forward and backward in a CUDA graph)
+    python tests/gpu.py check     every case of test_ops.py whose operators have kernels for CUDA, in f32, bf16, f16 and
+                                  f64 against f64 on the CPU; opcheck; captured in a CUDA graph; rows of real sizes; a
+                                  small model of transformers before and after apply()
+    python tests/gpu.py train     a training step of a Llama of 1.24 G parameters with random weights and tokens, of
+                                  each contender in one process:
+      --contenders eager,compile,tigon,tigon_compile,tigon_graph,liger   graph: forward and backward in a CUDA graph
       --layers 16 --batch 4 --seq 2048 --steps 10 --profile FOLDER --keep
 
 Needs transformers 5.21 or later; of train liger_kernel where it is compared. Ends with 1 where something is wrong.
@@ -41,7 +41,7 @@ class Failures:
         try:
             yield
             self.passed += 1
-        except Exception as error:  # without a kernel, or without this element type in this build, there is nothing to check
+        except Exception as error:  # without a kernel, or this element type in this build, there is nothing to check
             if not re.search("expected tensors on the CPU|library for CUDA was built without", str(error)):
                 self.say(name, error)
 
