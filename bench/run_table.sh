@@ -1,5 +1,5 @@
 #!/bin/sh
-# The table of docs/performance.md: every operator at its shape, on the default engine, one thread, into one CSV.
+# The table of docs/lab/performance.md: every operator at its shape, on the default engine, one thread, into one CSV.
 #   bench/run_table.sh [PROGRAM] [CSV] [more options of tigon_bench, such as --repetitions 5]
 set -eu
 program=${1:-build/bench/bench/tigon_bench}

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Markdown rows of docs/performance.md from the CSV of tigon_bench.
+"""Markdown rows of docs/lab/performance.md from the CSV of tigon_bench.
 
 python3 bench/table.py results/table.csv             a row a case, with milliseconds and the limit's
 python3 bench/table.py --engines results/table.csv   a row an operator: fraction of the limit, forward / backward (or

@@ -1,4 +1,4 @@
-// RMSNorm forward and backward on the default backend: the program of the README.
+// RMSNorm forward and backward on the default backend: the program of docs/first_steps.md.
 #include <cstdio>
 #include <tigon/ops/rms_norm.hpp>
 #include <vector>

@@ -7,7 +7,8 @@
 //   TIGON_TILE_CAPACITY_BITS  memory of a chip's core for tiles; unset: what the backend says (backend/capacity.hpp)
 //   TIGON_VECTOR_CORES    the same of the number of cores
 //   TIGON_CORE            intel, zen4, zen5 or other: the CPU core that row kernels are scheduled for; unset: by the flags
-//   TIGON_CHECKS          1 (default): doors check shapes, strides and aliasing; 0: only indices that come from data
+//   TIGON_CHECKS          1 (default): public functions check shapes, strides and aliasing; 0: only indices that come
+//                         from data
 //   TIGON_DEVICE_CODE     under nvcc: functions of row programs are of host and device, on single numbers alone
 //   TIGON_ALLOW_FAST_MATH accept -ffast-math, and with it wrong answers for NaN and infinity
 #ifndef TIGON_CONFIG_HPP
@@ -93,7 +94,7 @@
 #endif
 #endif
 
-// On what is compiled once and called: the checks of a door.
+// On what is compiled once and called: the checks of a public function.
 #define TIGON_NOINLINE __attribute__((noinline))
 
 // Tile registers: all three of their features.

@@ -21,7 +21,7 @@ class Tigon(ConanFile):
 
     def export_sources(self):
         root = os.path.join(self.recipe_folder, "..", "..")
-        for what in ["CMakeLists.txt", "LICENSE", "cmake/*", "include/*", "tests/*", "support/*"]:
+        for what in ["CMakeLists.txt", "LICENSE", "*.md", "cmake/*", "docs/*", "include/*", "tests/*", "support/*"]:
             copy(self, what, root, self.export_sources_folder)
 
     def requirements(self):

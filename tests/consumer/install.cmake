@@ -1,10 +1,15 @@
 cmake_minimum_required(VERSION 3.24)
+set(PAGES)
+if(WITH_PAGES)
+  set(PAGES share/doc/tigon/operators/rms_norm.md)
+endif()
 file(REMOVE_RECURSE ${MADE} ${PREFIX})
 execute_process(COMMAND ${CMAKE_COMMAND} --install ${BUILD} --prefix ${MADE} OUTPUT_QUIET COMMAND_ERROR_IS_FATAL ANY)
 file(RENAME ${MADE} ${PREFIX})
 file(GLOB_RECURSE files RELATIVE ${PREFIX} ${PREFIX}/*)
 foreach(wanted IN ITEMS include/tigon/tigon.hpp share/cmake/tigon/tigon-config.cmake share/pkgconfig/tigon.pc
-    share/cmake/tigon/tigon_conformance.cmake share/tigon/conformance/tests/golden/liger_error.csv)
+    share/cmake/tigon/tigon_conformance.cmake share/tigon/conformance/tests/golden/liger_error.csv
+    share/doc/tigon/README.md share/doc/tigon/docs/first_steps.md ${PAGES})
   if(NOT wanted IN_LIST files)
     message(FATAL_ERROR "not installed: ${wanted}")
   endif()

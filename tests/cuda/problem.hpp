@@ -1,16 +1,25 @@
 // An operator on the model of a GPU and on single numbers: the same operands, equal results, equal bits in two runs, nothing
-// written beside the results, and the device's memory out of the host's reach but in kernels.
+// written beside the results, and the device's memory out of the host's reach but in kernels. With TIGON_TESTS_ON_GPU a GPU
+// takes the model's place (tools/gpu_check): the second run is then the replay of a graph that captured the call.
 #ifndef TIGON_TESTS_CUDA_PROBLEM_HPP
 #define TIGON_TESTS_CUDA_PROBLEM_HPP
 
+#if defined(TIGON_TESTS_ON_GPU)
+#include <tigon/backends/cuda/backend.hpp>
+#else
 #include "model.hpp"
+#endif
 // Behind it: it says how these are compiled.
 #include <gtest/gtest.h>
+#if !defined(TIGON_TESTS_ON_GPU)
 #include <sys/mman.h>
+#endif
 
 #include <cmath>
 #include <cstring>
+#include <functional>
 #include <limits>
+#include <stdexcept>
 #include <string>
 #include <tigon/backends/cuda/backend.hpp>
 #include <utility>
@@ -34,10 +43,19 @@ class device_memory {
   void* take(std::size_t n) {
     void* const p = base_ + used_;
     used_ += (n + 255) / 256 * 256;
-    if (used_ > bytes) cuda_model::fail("the test has no more memory of the device");
+    if (used_ > bytes) throw std::runtime_error("the test has no more memory of the device");
     return p;
   }
   void clear() { used_ = 0; }
+#if defined(TIGON_TESTS_ON_GPU)
+  void reachable(bool is) {
+    if (is && !captures) EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+  }
+  bool captures = false;  ///< a call is captured, and does nothing yet
+
+ private:
+  device_memory() { EXPECT_EQ(cudaMallocManaged(reinterpret_cast<void**>(&base_), bytes), cudaSuccess); }
+#else
   void reachable(bool is) { mprotect(base_, bytes, is ? PROT_READ | PROT_WRITE : PROT_NONE); }
 
  private:
@@ -45,7 +63,8 @@ class device_memory {
       : base_(
             static_cast<std::byte*>(mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0))) {
   }
-  std::byte* base_;
+#endif
+  std::byte* base_ = nullptr;
   std::size_t used_ = 0;
 };
 
@@ -99,21 +118,14 @@ class problem {
 
   /// Runs run(context, *this) with the device's memory out of reach of the host.
   template <class B, class Run>
-  results<T> on(Run run) {
-    made_.clear(), given_.clear();
-    workspace scratch(gpu::memory(nullptr));
-    const bool device = std::is_same_v<B, cuda>;
-    context ctx(serial(), scratch, gpu::queue(nullptr));
+  results<T> on(Run run, [[maybe_unused]] bool captured = false) {
+    made_.clear(), given_.clear(), after_ = {};
     const auto call = run(*this);
-    device_memory& memory = device_memory::instance();
-    if (device) {
-      cuda_model::before_kernel = [] { device_memory::instance().reachable(true); };
-      cuda_model::after_kernel = [] { device_memory::instance().reachable(false); };
-      memory.reachable(false);
-    }
-    call.template operator()<B>(device ? ctx : default_context());
-    cuda_model::before_kernel = cuda_model::after_kernel = nullptr;
-    memory.reachable(true);
+    if constexpr (std::is_same_v<B, cuda>)
+      on_device(call, captured);
+    else
+      call.template operator()<B>(default_context());
+    if (after_) after_();
     results<T> all;
     for (const auto& [name, of] : made_) {
       EXPECT_TRUE(of.is_alone()) << name << " was written beside its columns";
@@ -140,10 +152,57 @@ class problem {
     return of;
   }
   numbers<T> made(const char* name) { return made(name, s_.rows, s_.cols); }
+  /// What is done when the call has ended: results of other types become those of T.
+  template <class F>
+  void after(F f) {
+    after_ = f;
+  }
   const shape& of() const { return s_; }
 
  private:
+#if defined(TIGON_TESTS_ON_GPU)
+  template <class Call>
+  static void on_device(const Call& call, bool captured) {
+    static cudaStream_t stream = [] {
+      cudaStream_t s;
+      EXPECT_EQ(cudaStreamCreate(&s), cudaSuccess);
+      return s;
+    }();
+    static workspace scratch(gpu::memory(stream));  // large enough in the second run
+    context ctx(serial(), scratch, gpu::queue(stream));
+    if (!captured) {
+      call.template operator()<cuda>(ctx);
+      return ctx.wait();
+    }
+    device_memory::instance().captures = true;
+    cudaGraph_t graph;
+    cudaGraphExec_t replay;
+    EXPECT_EQ(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal), cudaSuccess);
+    call.template operator()<cuda>(ctx);
+    EXPECT_EQ(cudaStreamEndCapture(stream, &graph), cudaSuccess);
+    device_memory::instance().captures = false;
+    EXPECT_EQ(cudaGraphInstantiate(&replay, graph, 0), cudaSuccess);
+    EXPECT_EQ(cudaGraphLaunch(replay, stream), cudaSuccess);
+    ctx.wait();
+    EXPECT_EQ(cudaGraphExecDestroy(replay), cudaSuccess);
+    EXPECT_EQ(cudaGraphDestroy(graph), cudaSuccess);
+  }
+#else
+  template <class Call>
+  static void on_device(const Call& call, bool) {
+    workspace scratch(gpu::memory(nullptr));
+    context ctx(serial(), scratch, gpu::queue(nullptr));
+    cuda_model::before_kernel = [] { device_memory::instance().reachable(true); };
+    cuda_model::after_kernel = [] { device_memory::instance().reachable(false); };
+    device_memory::instance().reachable(false);
+    call.template operator()<cuda>(ctx);
+    cuda_model::before_kernel = cuda_model::after_kernel = nullptr;
+    device_memory::instance().reachable(true);
+  }
+#endif
+
   shape s_;
+  std::function<void()> after_;
   std::vector<numbers<T>> given_;
   std::vector<std::pair<std::string, numbers<T>>> made_;
 };
@@ -167,7 +226,7 @@ template <class T, class Run>
 void expect_as_single_numbers(shape s, Run run) {
   problem<T> p(s);
   const results<T> wanted = p.template on<generic>(run), got = p.template on<cuda>(run),
-                   again = p.template on<cuda>(run);
+                   again = p.template on<cuda>(run, true);
   ASSERT_EQ(got.size(), wanted.size());
   for (std::size_t k = 0; k < got.size(); ++k) {
     EXPECT_LT(distance(got[k].second, wanted[k].second), bound<T>)

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Markdown rows of docs/accuracy.md from what accuracy_report wrote: python3 tests/golden/worst.py highway=FILE ..."""
+"""Markdown rows of docs/lab/accuracy.md from what accuracy_report wrote: python3 tests/golden/worst.py highway=FILE ..."""
 import csv
 import math
 import sys

@@ -6,7 +6,7 @@
 //   a sentence
 //
 // Kernels are cut into tiles while they compile, so a query that is constexpr decides as the others do. One that is not
-// is asked when a kernel begins: a chip with less memory than the kernel was compiled for is refused, and a chip with
+// is queried when a kernel begins: a chip with less memory than the kernel was compiled for is refused, and a chip with
 // more runs the same tiles. The number of cores decides into how many programs work is cut, and with it bits of
 // results; cores that are not there only make programs wait.
 #ifndef TIGON_BACKEND_CAPACITY_HPP
@@ -91,7 +91,7 @@ inline constexpr std::size_t tile_capacity_of = detail::known_capacity<B>();
 template <class B>
 inline constexpr std::size_t vector_cores_of = detail::known_cores<B>();
 
-/// Bits of memory of a core of the chip that is there, asked now. Throws tigon::error (state) where nothing says so.
+/// Bits of memory of a core of the chip that is there, queried now. Throws tigon::error (state) where nothing says so.
 template <class B>
 std::size_t tile_capacity_here() {
   if (detail::capacity_setting != 0) return detail::capacity_setting;
@@ -101,7 +101,7 @@ std::size_t tile_capacity_here() {
   detail::chip_not_known<B>("the memory for tiles", "TIGON_TILE_CAPACITY_BITS=<bits>");
 }
 
-/// Cores of the chip that is there, asked now. Throws tigon::error (state) where nothing says so.
+/// Cores of the chip that is there, queried now. Throws tigon::error (state) where nothing says so.
 template <class B>
 std::size_t vector_cores_here() {
   if (detail::cores_setting != 0) return detail::cores_setting;

@@ -36,7 +36,7 @@ struct TIGON_BACKEND;
 }
 }  // namespace backends
 
-/// What a door uses when it is given no backend.
+/// What a public function uses when it is given no backend.
 using default_backend = std::conditional_t<detail::any_choice,
                                            detail::chosen_backend<backends::TIGON_BACKEND, backends::TIGON_BACKEND,
                                                                   TIGON_OPERATORS(TIGON_CHOICE) detail::no_choice>,
@@ -54,7 +54,7 @@ constexpr std::string_view default_backend_reason =
 
 namespace detail {
 
-/// At a door, where the backend's definition is known: the default one has to run on TIGON_DEVICE.
+/// At a public function, where the backend's definition is known: the default one has to run on TIGON_DEVICE.
 template <class B>
 consteval bool runs_where_wanted() {
   if constexpr (std::same_as<B, default_backend>)

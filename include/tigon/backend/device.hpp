@@ -29,7 +29,7 @@ class device {
 
   std::string_view name;
 
-  /// `found` is asked every time, wherever a program asks; a device without it is always there.
+  /// `found` is called at every query; a device without it is always there.
   consteval device(std::string_view n, bool (*found)() = nullptr) : device(n, true, found) {}
 
   /// Whether there is one. A constant expression if `found` is.

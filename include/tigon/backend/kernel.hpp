@@ -154,7 +154,7 @@ consteval bool resolved() {
 template <class Op, class B>
 using provider_t = typename detail::find_provider<Op, B>::type;
 
-/// The kernel that a door calls for backend B. Refuses, with a sentence, what the rules forbid.
+/// The kernel that a public function calls for backend B. Refuses, with a sentence, what the rules forbid.
 template <class Op, class B>
   requires(detail::resolved<Op, B>())
 using kernel_for = kernel<Op, provider_t<Op, B>>;

@@ -61,6 +61,25 @@ consteval bool admits_parameter() {
   return true;
 }
 
+namespace detail {
+/// What has elements, and neither rows nor columns: a std::vector, an array, a span.
+template <class R>
+concept range_of_elements = requires(R& r) { std::span(r); };
+}  // namespace detail
+
 }  // namespace tigon
+
+/// Behind the functions of this name: what a call of none of them means where an argument is a range. Without it compilers
+/// list templates whose arguments they could not deduce.
+#define TIGON_EXPLAINS(function)                                                                                    \
+  template <class B = default_backend, class... A>                                                                  \
+    requires((detail::range_of_elements<A> || ...) &&                                                               \
+             !requires(A&&... a) { tigon::function<B>(std::forward<A>(a)...); })                                    \
+  void function(A&&...) {                                                                                           \
+    static_assert(sizeof...(A) == 0,                                                                                \
+                  "tigon: " #function                                                                               \
+                  " does not take these arguments; expected views, such as tigon::"                                 \
+                  "matrix_view(data, rows, cols) for a matrix, not a std::vector or another range in their place"); \
+  }
 
 #endif  // TIGON_BACKEND_OPERATOR_HPP

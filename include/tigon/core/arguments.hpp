@@ -1,4 +1,4 @@
-// The arguments of a door, declared once: which pairs of them may not overlap follows from the declarations.
+// The arguments of a public function, declared once: which pairs of them may not overlap follows from the declarations.
 //
 //   arguments args("rms_norm_backward");
 //   args.at_least_one("cols", x.cols);
@@ -75,8 +75,8 @@ struct argument {
 
 inline namespace TIGON_ABI {
 
-/// The arguments of a door: declarations of those in memory, and the checks of `expects` for the others. Costs nothing
-/// when TIGON_CHECKS is 0.
+/// The arguments of a public function: declarations of those in memory, and the checks of `expects` for the others.
+/// Costs nothing when TIGON_CHECKS is 0.
 class arguments : public expects {
  public:
   static constexpr std::size_t most = 28;

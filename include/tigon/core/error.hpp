@@ -122,8 +122,8 @@ struct option_range {
 /// What a call does with a view. What is only read may have strides of 0: an axis along which all elements are one.
 enum class view_use { read, written };
 
-/// Checks of the arguments of a door; each member throws tigon::error and writes nothing. Shapes, strides and aliasing
-/// cost nothing when TIGON_CHECKS is 0.
+/// Checks of the arguments of a public function; each member throws tigon::error and writes nothing. Shapes, strides
+/// and aliasing cost nothing when TIGON_CHECKS is 0.
 class expects {
  public:
   explicit expects(std::string_view op) : op_(op) {}

@@ -287,7 +287,7 @@ class thread_pool {
 
   std::vector<std::thread> threads_;
   std::chrono::nanoseconds spin_{0};
-  job* job_ = nullptr;  ///< written while the door is closed and nobody is inside
+  job* job_ = nullptr;  ///< written while nobody may enter and nobody is inside
   std::atomic<bool> running_{false}, stop_{false};
   alignas(64) std::atomic<std::uint32_t> round_{0};  ///< number of the last run()
   alignas(64) std::atomic<std::uint32_t> door_{0};

@@ -1,12 +1,12 @@
 // Whether two views share an element, exactly, for any strides.
 //
-// An operand of a door is a set of intervals of bytes, begin + sum_k i_k stride_k + [0, width) with 0 <= i_k <= last_k.
-// With the indices of b counted from its end, a and b share a byte if and only if
+// An operand of a public function is a set of intervals of bytes, begin + sum_k i_k stride_k + [0, width) with 0 <= i_k
+// <= last_k. With the indices of b counted from its end, a and b share a byte if and only if
 //
 //   sum_k x_k stride_k + y = target    for some 0 <= x_k <= last_k, 0 <= y < window
 //
 // over the strides of both. target is the distance from the first byte of a to the last byte of b, window is the sum of
-// both widths less 1. Most pairs are told apart by their bounds alone: 0 <= target <= the largest sum + window - 1.
+// both widths less 1. Bounds alone decide most pairs: 0 <= target <= the largest sum + window - 1.
 #ifndef TIGON_CORE_OVERLAP_HPP
 #define TIGON_CORE_OVERLAP_HPP
 
@@ -19,7 +19,7 @@
 namespace tigon::detail {
 inline namespace TIGON_ABI {
 
-// Views without their element type: a check is compiled once, not once for every door that makes it.
+// Views without their element type: a check is compiled once, not once for every public function that makes it.
 struct extent {
   const void* data;
   std::size_t rows, cols, row_stride, element;
@@ -268,7 +268,7 @@ TIGON_NOINLINE inline bool overlap(const heads_extent& a, const heads_extent& b)
   return sum.reaches(at_b - at_a + in_b.size - 1, in_a.width + in_b.width - 1, work);
 }
 
-/// Most pairs are told apart by their ends. Those of an empty view may be wrong; so may those of extents whose product
+/// Ends decide most pairs. Those of an empty view may be wrong; so may those of extents whose product
 /// could pass 64 bits.
 inline bool overlap(const extent& a, const extent& b) {
   const auto end = [](const extent& m) {

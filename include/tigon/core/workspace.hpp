@@ -26,10 +26,10 @@ struct memory_source {
   void* self = nullptr;
 };
 
-/// A stack of scratch memory. An owning workspace grows at a door, before the operator's first write, and keeps what
-/// it has; one over the caller's bytes, which may begin at any address, never grows, and a door that needs more throws.
-/// Kernels take, never allocate. Sizes are counted by bytes_for(), in functions that tell them beforehand, in used() and
-/// in high_water() alike.
+/// A stack of scratch memory. An owning workspace grows at a public function, before the operator's first write, and
+/// keeps what it has; one over the caller's bytes, which may begin at any address, never grows, and a public function
+/// that needs more throws. Kernels take, never allocate. Sizes are counted by bytes_for(), in functions that tell them
+/// beforehand, in used() and in high_water() alike.
 class workspace {
  public:
   /// Alignment of everything that take() returns: a cache line, and the widest vector.
@@ -106,7 +106,7 @@ class workspace {
     frame& operator=(const frame&) = delete;
     TIGON_INLINE ~frame() { ws_.used_ = mark_; }
 
-    /// Uninitialised array of `count` T, aligned to `alignment`; the door has reserved it with expect().
+    /// Uninitialised array of `count` T, aligned to `alignment`; the public function has reserved it with expect().
     template <class T>
     TIGON_TAGGED T* take(std::size_t count) {
       return take_bytes<T>(bytes_for<T>(count));

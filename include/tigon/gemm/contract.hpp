@@ -54,6 +54,14 @@ struct gemm_extents {
 ///            c's type; eps = 2^-24, 2^-53 in f64 (tests/gemm/gemm_test.cpp). For any k, where roundings are independent
 ///            and where all terms of a sum are alike; on `onednn` a product of two bf16 matrices takes them to be
 ///            independent. Whatever the terms: eps * (4 + min(k, 704)), as no more roundings follow each other.
+///
+/// ```cpp
+/// std::vector<float> x(4 * 16, 0.5f), w(8 * 16, 2), y(4 * 8), dx(x.size()), dw(w.size());
+/// const tigon::matrix_view a(x.data(), 4, 16), b(w.data(), 8, 16), c(y.data(), 4, 8);
+/// tigon::gemm(a, b, c, {.b = tigon::transpose::yes});  // y = x w^T
+/// const tigon::matrix_view da(dx.data(), 4, 16), db(dw.data(), 8, 16);
+/// tigon::gemm_backward(c, a, b, da, db, {.b = tigon::transpose::yes});  // dy = y
+/// ```
 struct gemm_options {
   double alpha = 1;
   double beta = 0;

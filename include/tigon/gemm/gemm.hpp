@@ -1,4 +1,4 @@
-// The matrix product: its doors.
+// The matrix product: its public functions.
 #ifndef TIGON_GEMM_GEMM_HPP
 #define TIGON_GEMM_GEMM_HPP
 
@@ -63,7 +63,7 @@ void gemm(matrix_view<TA> a, matrix_view<TB> b, matrix_view<TC> c, gemm_options 
   tigon::gemm<B>(a, b, c, absent, no_epilogue{}, opt, ctx);
 }
 
-/// c from a and a packed b; opt.b is not read, gemm_pack was told.
+/// c from a and a packed b; opt.b is not read, gemm_pack got it.
 template <class B = default_backend, class TA, element TB, class TC, parameter Bias, class Epilogue>
 void gemm(matrix_view<TA> a, packed_operand<TB> b, matrix_view<TC> c, const Bias& bias, const Epilogue& epilogue,
           gemm_options opt = {}, context& ctx = default_context<B>()) {
@@ -122,6 +122,9 @@ void gemm_backward(matrix_view<TC> dc, matrix_view<TA> a, matrix_view<TB> b, DA 
                          gemm_backward_workspace<B, A, W, C>(e.m, e.n, e.k, opt, ctx.executor().workers()));
   kernel_for<op::gemm, B>::template backward<B, C, A, W>(dc, a, b, out_a, out_b, opt, ctx);
 }
+
+TIGON_EXPLAINS(gemm)
+TIGON_EXPLAINS(gemm_backward)
 
 }  // namespace tigon
 

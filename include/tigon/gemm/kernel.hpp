@@ -1,5 +1,5 @@
 // The matrix product: the canonical kernel, by Eigen, what it packs, and the memory that products take. Operators that are made of
-// products include this: unlike the doors it brings no backend, which may be made of those operators.
+// products include this: unlike the public functions it brings no backend, which may be made of those operators.
 #ifndef TIGON_GEMM_KERNEL_HPP
 #define TIGON_GEMM_KERNEL_HPP
 

@@ -1,4 +1,4 @@
-// Arrays of other libraries, told by a pointer, extents and strides, as views. Nothing is copied.
+// Arrays of other libraries, given by a pointer, extents and strides, as views. Nothing is copied.
 //
 // This is what interop/dlpack.hpp, interop/mdspan.hpp and a C interface have in common. The words:
 //   axis      a dimension of the array, counted from 0; the last one is the innermost
@@ -167,7 +167,8 @@ struct heads_extents {
   std::size_t batch, heads, seq_len, head_dim, batch_stride, head_stride, seq_stride;
 };
 
-/// Whether elements overlap is for the doors to find out: queries and keys may be cut out of one buffer in many ways.
+/// Whether elements overlap is for the public functions to find out: queries and keys may be cut out of one buffer in
+/// many ways.
 TIGON_NOINLINE inline heads_extents heads_of(const axes& a, heads_axes order) {
   if (a.rank != 3 && a.rank != 4)
     a.refuse(error_code::shape, "of rank " + std::to_string(a.rank), "4, or 3 for one sequence");

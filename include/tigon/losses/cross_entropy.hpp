@@ -142,6 +142,10 @@ void cross_entropy_backward(in_matrix<T> saved_dlogits,
   kernel_for<op::cross_entropy, B>::template backward<B, T>(saved_dlogits, upstream, dlogits, ctx);
 }
 
+TIGON_EXPLAINS(cross_entropy_forward)
+TIGON_EXPLAINS(cross_entropy_backward_recompute)
+TIGON_EXPLAINS(cross_entropy_backward)
+
 }  // namespace tigon
 
 #include <tigon/backend/select.hpp>

@@ -60,7 +60,7 @@ std::size_t cross_entropy_divergence_workspace(std::size_t rows, std::size_t voc
 
 namespace detail {
 inline namespace TIGON_ABI {
-/// What the doors are called with.
+/// What the public functions are called with.
 template <element T>
 struct cross_entropy_divergence_arguments {
   std::string_view name, teacher_name;
@@ -70,7 +70,7 @@ struct cross_entropy_divergence_arguments {
   const cross_entropy_divergence_options& opt;
 };
 
-/// Checks of both doors.
+/// Checks of both public functions.
 template <class B, element T, class I, class Weight>
 void check_cross_entropy_divergence(const cross_entropy_divergence_arguments<T>& of, std::span<const I> target,
                                     Weight weight, const cross_entropy_options& ce, const context& ctx) {
@@ -187,6 +187,9 @@ void cross_entropy_jsd_forward(in_matrix<T> logits, const Target& target, in_mat
       {"cross_entropy_jsd_forward", "teacher_log_probs", logits, teacher_log_probs, losses, dlogits, opt}, target,
       weight, ctx);
 }
+
+TIGON_EXPLAINS(cross_entropy_tvd_forward)
+TIGON_EXPLAINS(cross_entropy_jsd_forward)
 
 }  // namespace tigon
 

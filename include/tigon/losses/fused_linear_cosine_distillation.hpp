@@ -63,9 +63,12 @@ void fused_linear_cosine_distillation_backward(const linear_layer<T>& student,
       });
 }
 
+TIGON_EXPLAINS(fused_linear_cosine_distillation_forward)
+TIGON_EXPLAINS(fused_linear_cosine_distillation_backward)
+
 }  // namespace tigon
 
-#include <tigon/losses/fused_linear_distillation.hpp>  // the doors beside these, for callers
+#include <tigon/losses/fused_linear_distillation.hpp>  // the public functions beside these, for callers
 
 #include <tigon/backend/select.hpp>
 

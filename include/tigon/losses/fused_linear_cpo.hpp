@@ -39,9 +39,11 @@ void fused_linear_cpo_forward(const linear_layer<T>& layer, const token_ids& tar
                           {layer, {target}, to, gradients, opt.pairs, {}}, ctx);
 }
 
+TIGON_EXPLAINS(fused_linear_cpo_forward)
+
 }  // namespace tigon
 
-#include <tigon/losses/fused_linear_preference.hpp>  // the doors beside these, for callers
+#include <tigon/losses/fused_linear_preference.hpp>  // the public functions beside these, for callers
 
 #include <tigon/backend/select.hpp>
 

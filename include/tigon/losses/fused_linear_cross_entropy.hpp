@@ -26,10 +26,10 @@ namespace tigon {
 /// Writes     loss, metrics, dx, dw, dbias; a gradient whose view has no memory is not computed. dw and dbias are added
 ///            to with gradient::accumulate.
 /// Ignored    a row whose target is ignore_index is neither read, nor its upstream gradient, nor multiplied: the cost is
-///            that of the rows that count. Its loss and dx are 0, whatever stands in x and w. The bits of a row's loss and
-///            dx do not depend on which other rows count, where they stand and how many there are, unless a mean divides
+///            that of the rows that count. Its loss and dx are 0, whatever x and w hold. The bits of a row's loss and
+///            dx do not depend on which other rows count, where they are and how many there are, unless a mean divides
 ///            by their number. dw and dbias have the same bits for the same rows in the same order, wherever ignored rows
-///            stand between them, in calls of as many rows, both with dx or both without.
+///            are between them, in calls of as many rows, both with dx or both without.
 /// Aliasing   none: any layout in which no written element is shared.
 /// Memory     chunk * vocab logits in f32, by default at most 64 MiB, or 128 MiB where 256 rows, on `amx` 1024,
 ///            take more (B::chunk, context::logit_rows); for 16-bit w also an f32 dw. With chunk_tuning::stream only rows
@@ -191,9 +191,12 @@ void fused_linear_cross_entropy_backward(const linear_layer<T>& layer, const Tar
                                      opt, ctx);
 }
 
+TIGON_EXPLAINS(fused_linear_cross_entropy_forward)
+TIGON_EXPLAINS(fused_linear_cross_entropy_backward)
+
 }  // namespace tigon
 
-#include <tigon/losses/cross_entropy.hpp>  // the doors beside these, for callers
+#include <tigon/losses/cross_entropy.hpp>  // the public functions beside these, for callers
 
 #include <tigon/backend/select.hpp>
 

@@ -34,7 +34,7 @@ namespace tigon {
 /// Ignored    a row whose target is ignore_index is neither read, nor its teacher's, nor multiplied, in either layer; its
 ///            dx is 0. Not so where mask_soft is false and there is a soft part: that is of all rows. The bits of a row's
 ///            dx depend on the others through n alone. The losses, dw and dbias have the same bits for the same rows in
-///            the same order, wherever ignored rows stand between them, in calls of as many rows, both with dx or without.
+///            the same order, wherever ignored rows are between them, in calls of as many rows, both with dx or without.
 /// Aliasing   none: any layout in which no written element is shared.
 /// Memory     2 * chunk * teacher_vocab logits in f32, and with a softcap chunk * vocab numbers more, by default at most
 ///            64 MiB (B::chunk); for 16-bit w also an f32 dw; see fused_linear_distillation_workspace. Both w may come
@@ -93,9 +93,12 @@ void fused_linear_distillation_backward(const linear_layer<T>& student,
       });
 }
 
+TIGON_EXPLAINS(fused_linear_distillation_forward)
+TIGON_EXPLAINS(fused_linear_distillation_backward)
+
 }  // namespace tigon
 
-#include <tigon/losses/cross_entropy.hpp>  // the doors beside these, for callers
+#include <tigon/losses/cross_entropy.hpp>  // the public functions beside these, for callers
 
 #include <tigon/backend/select.hpp>
 

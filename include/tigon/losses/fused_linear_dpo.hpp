@@ -75,9 +75,11 @@ void fused_linear_dpo_forward(const linear_layer<T>& layer, const preference_bat
                           {layer, batch, to, gradients, opt.pairs, reference}, ctx);
 }
 
+TIGON_EXPLAINS(fused_linear_dpo_forward)
+
 }  // namespace tigon
 
-#include <tigon/losses/fused_linear_preference.hpp>  // the doors beside these, for callers
+#include <tigon/losses/fused_linear_preference.hpp>  // the public functions beside these, for callers
 
 #include <tigon/backend/select.hpp>
 

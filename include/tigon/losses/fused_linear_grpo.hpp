@@ -134,6 +134,8 @@ void fused_linear_grpo_forward(const linear_layer<T>& layer,
   detail::linear_grpo<B, T>(layer, {batch, to, opt, {}, &f}, gradients, reference, ctx);
 }
 
+TIGON_EXPLAINS(fused_linear_grpo_forward)
+
 }  // namespace tigon
 
 #include <tigon/backend/select.hpp>

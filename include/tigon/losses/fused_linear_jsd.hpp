@@ -62,9 +62,12 @@ void fused_linear_jsd_backward(const linear_layer<T>& student,
       });
 }
 
+TIGON_EXPLAINS(fused_linear_jsd_forward)
+TIGON_EXPLAINS(fused_linear_jsd_backward)
+
 }  // namespace tigon
 
-#include <tigon/losses/fused_linear_jsd_distillation.hpp>  // the doors beside these, for callers
+#include <tigon/losses/fused_linear_jsd_distillation.hpp>  // the public functions beside these, for callers
 
 #include <tigon/backend/select.hpp>
 

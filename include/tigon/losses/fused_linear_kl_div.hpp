@@ -31,8 +31,8 @@ namespace tigon {
 ///            gradient::accumulate. Labels are no indices: every value is legal.
 /// Ignored    a row whose label is ignore_index is neither read, nor its teacher, nor its upstream gradients, nor
 ///            multiplied; its losses and dx are 0. The bits of a row's losses and dx do not depend on which other rows
-///            count, where they stand and how many there are, unless a mean divides by their number. dw and dbias have the
-///            same bits for the same rows in the same order, wherever ignored rows stand between them, in calls of as
+///            count, where they are and how many there are, unless a mean divides by their number. dw and dbias have the
+///            same bits for the same rows in the same order, wherever ignored rows are between them, in calls of as
 ///            many rows, both with dx or both without.
 /// Aliasing   none: any layout in which no written element is shared.
 /// Memory     chunk * vocab logits in f32, by default at most 64 MiB (B::chunk), D over them; for 16-bit w also an f32
@@ -164,9 +164,12 @@ void fused_linear_kl_div_backward(const linear_layer<T>& layer, in_matrix<input_
                                   upstream.view, labels, opt, ctx);
 }
 
+TIGON_EXPLAINS(fused_linear_kl_div_forward)
+TIGON_EXPLAINS(fused_linear_kl_div_backward)
+
 }  // namespace tigon
 
-#include <tigon/losses/cross_entropy.hpp>  // the doors beside these, for callers
+#include <tigon/losses/cross_entropy.hpp>  // the public functions beside these, for callers
 
 #include <tigon/backend/select.hpp>
 

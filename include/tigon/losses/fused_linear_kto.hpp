@@ -52,9 +52,11 @@ void fused_linear_kto_forward(const linear_layer<T>& layer, const unpaired_batch
                               {layer, batch, to, gradients, opt.sequences, reference, kl}, ctx);
 }
 
+TIGON_EXPLAINS(fused_linear_kto_forward)
+
 }  // namespace tigon
 
-#include <tigon/losses/fused_linear_unpaired_preference.hpp>  // the doors beside these, for callers
+#include <tigon/losses/fused_linear_unpaired_preference.hpp>  // the public functions beside these, for callers
 
 #include <tigon/backend/select.hpp>
 

@@ -40,9 +40,11 @@ void fused_linear_orpo_forward(const linear_layer<T>& layer, const preference_ba
                           {layer, batch, to, gradients, opt.pairs, {}}, ctx);
 }
 
+TIGON_EXPLAINS(fused_linear_orpo_forward)
+
 }  // namespace tigon
 
-#include <tigon/losses/fused_linear_preference.hpp>  // the doors beside these, for callers
+#include <tigon/losses/fused_linear_preference.hpp>  // the public functions beside these, for callers
 
 #include <tigon/backend/select.hpp>
 

@@ -71,9 +71,11 @@ void fused_linear_preference_forward(const linear_layer<T>& layer, const prefere
                           {layer, batch, to, gradients, opt.pairs, reference}, ctx);
 }
 
+TIGON_EXPLAINS(fused_linear_preference_forward)
+
 }  // namespace tigon
 
-#include <tigon/losses/selective_logprob.hpp>  // the doors beside these, for callers
+#include <tigon/losses/selective_logprob.hpp>  // the public functions beside these, for callers
 
 #include <tigon/backend/select.hpp>
 

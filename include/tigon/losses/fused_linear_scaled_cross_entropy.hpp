@@ -27,9 +27,9 @@ namespace tigon {
 /// Writes     the results that have memory, dx, dw, dbias; a gradient without memory is not computed. dw and dbias are
 ///            added to with gradient::accumulate.
 /// Ignored    a row whose target is ignore_index is neither read, nor its upstream gradients, nor multiplied; its results
-///            and dx are 0, whatever stands in x and w. The bits of a row's results and dx do not depend on which other
-///            rows count, where they stand and how many there are. dw and dbias have the same bits for the same rows in
-///            the same order, wherever ignored rows stand between them, in calls of as many rows, both with dx or without.
+///            and dx are 0, whatever x and w hold. The bits of a row's results and dx do not depend on which other
+///            rows count, where they are and how many there are. dw and dbias have the same bits for the same rows in
+///            the same order, wherever ignored rows are between them, in calls of as many rows, both with dx or without.
 /// Aliasing   none: any layout in which no written element is shared.
 /// Memory     chunk * vocab logits in f32, by default at most 64 MiB (B::chunk); for 16-bit w also an f32 dw; see
 ///            fused_linear_scaled_cross_entropy_workspace. w may come packed (linear_layer). A call of at most 8
@@ -185,9 +185,12 @@ void fused_linear_scaled_cross_entropy_backward(
                                             upstream, opt, ctx);
 }
 
+TIGON_EXPLAINS(fused_linear_scaled_cross_entropy_forward)
+TIGON_EXPLAINS(fused_linear_scaled_cross_entropy_backward)
+
 }  // namespace tigon
 
-#include <tigon/losses/cross_entropy.hpp>  // the doors beside these, for callers
+#include <tigon/losses/cross_entropy.hpp>  // the public functions beside these, for callers
 
 #include <tigon/backend/select.hpp>
 

@@ -41,9 +41,11 @@ void fused_linear_simpo_forward(const linear_layer<T>& layer, const token_ids& t
                           {layer, {target}, to, gradients, opt.pairs, {}}, ctx);
 }
 
+TIGON_EXPLAINS(fused_linear_simpo_forward)
+
 }  // namespace tigon
 
-#include <tigon/losses/fused_linear_cpo.hpp>  // the doors beside these, for callers
+#include <tigon/losses/fused_linear_cpo.hpp>  // the public functions beside these, for callers
 
 #include <tigon/backend/select.hpp>
 

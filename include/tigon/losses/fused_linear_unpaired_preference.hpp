@@ -69,9 +69,11 @@ void fused_linear_unpaired_preference_forward(const linear_layer<T>& layer, cons
                               {layer, batch, to, gradients, opt.sequences, reference}, ctx);
 }
 
+TIGON_EXPLAINS(fused_linear_unpaired_preference_forward)
+
 }  // namespace tigon
 
-#include <tigon/losses/selective_logprob.hpp>  // the doors beside these, for callers
+#include <tigon/losses/selective_logprob.hpp>  // the public functions beside these, for callers
 
 #include <tigon/backend/select.hpp>
 

@@ -211,6 +211,10 @@ void grpo_loss_forward_backward(in_matrix<T> logits, const std::type_identity_t<
   detail::grpo_loss_at_once<B, T>(logits, {batch, to, opt, {}, &f}, dlogits, ctx);
 }
 
+TIGON_EXPLAINS(grpo_loss_forward)
+TIGON_EXPLAINS(grpo_loss_backward)
+TIGON_EXPLAINS(grpo_loss_forward_backward)
+
 }  // namespace tigon
 
 #include <tigon/backend/select.hpp>

@@ -15,7 +15,7 @@ namespace tigon {
 ///   loss = sum r / n,   dstudent = dr/dx / n                      x = log Q, n = number of kept rows
 ///
 /// Formula    docs/formulas/divergences.md. Between 0 and 1 no term cancels, however near P and Q are. Rows need not
-///            sum to 1: at 0 and 1, which are no limits, the terms are P (log P - x) and Q (x - log P) as they stand.
+///            sum to 1: at 0 and 1, which are no limits, the terms are P (log P - x) and Q (x - log P) in this form.
 /// Shapes     student_log_probs, teacher_log_probs, dstudent [rows, vocab]; labels [rows] or `absent`; loss [1].
 ///            vocab >= 1, rows may be 0.
 /// Types      one of f32, bf16, f16, f64 for all; loss f32 (f64 for f64); labels std::int32_t or std::int64_t.
@@ -81,6 +81,9 @@ void jsd_backward(in_matrix<T> saved_dstudent, std::type_identity_t<std::span<co
   kernel_for<op::jsd, B>::template backward<B, T>(saved_dstudent, detail::number_of<B>(upstream.data(), 1), dstudent,
                                                   ctx);
 }
+
+TIGON_EXPLAINS(jsd_forward)
+TIGON_EXPLAINS(jsd_backward)
 
 }  // namespace tigon
 

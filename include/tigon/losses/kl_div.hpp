@@ -128,6 +128,10 @@ void kl_div_teacher_backward(in_matrix<T> student_log_probs, in_matrix<T> teache
                                                              opt, ctx);
 }
 
+TIGON_EXPLAINS(kl_div_forward)
+TIGON_EXPLAINS(kl_div_backward)
+TIGON_EXPLAINS(kl_div_teacher_backward)
+
 }  // namespace tigon
 
 #include <tigon/backend/select.hpp>

@@ -111,6 +111,9 @@ void selective_log_softmax_backward(in_matrix<T> logits, const token_ids& ids,
       logits, saved.data(), selected_gradient<A>{column, u}, selected_gradient<A>{}, opt.temperature, dlogits, ctx);
 }
 
+TIGON_EXPLAINS(selective_log_softmax_forward)
+TIGON_EXPLAINS(selective_log_softmax_backward)
+
 }  // namespace tigon
 
 #include <tigon/backend/select.hpp>

@@ -143,9 +143,12 @@ void selective_logprob_backward(const linear_layer<T>& layer, const Target& targ
       layer, gradients, detail::selected_columns{row, column, n}, opt.temperature, u, lse, ctx);
 }
 
+TIGON_EXPLAINS(selective_logprob_forward)
+TIGON_EXPLAINS(selective_logprob_backward)
+
 }  // namespace tigon
 
-#include <tigon/losses/selective_log_softmax.hpp>  // the doors beside these, for callers
+#include <tigon/losses/selective_log_softmax.hpp>  // the public functions beside these, for callers
 
 #include <tigon/backend/select.hpp>
 

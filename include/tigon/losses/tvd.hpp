@@ -124,6 +124,10 @@ void tvd_teacher_backward(in_matrix<T> student_probs, in_matrix<T> teacher_probs
                              dteacher, opt, labels, ctx);
 }
 
+TIGON_EXPLAINS(tvd_forward)
+TIGON_EXPLAINS(tvd_backward)
+TIGON_EXPLAINS(tvd_teacher_backward)
+
 }  // namespace tigon
 
 #include <tigon/backend/select.hpp>

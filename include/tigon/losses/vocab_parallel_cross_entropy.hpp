@@ -50,7 +50,7 @@ struct vocab_parallel_cross_entropy_options;
 
 namespace detail {
 inline namespace TIGON_ABI {
-/// Declares what both doors read of one rank, and checks what it says.
+/// Declares what both public functions read of one rank, and checks what it says.
 template <class A, class I>
 void declare_vocab_shard(arguments& args, std::string_view op, extent logits, vocab_shard shard,
                          std::span<const I> target, const vocab_parallel_cross_entropy_options& opt) {
@@ -157,9 +157,12 @@ void vocab_parallel_cross_entropy_backward(in_matrix<T> logits, vocab_shard shar
                                                                               dlogits, opt, ctx);
 }
 
+TIGON_EXPLAINS(vocab_parallel_cross_entropy_forward)
+TIGON_EXPLAINS(vocab_parallel_cross_entropy_backward)
+
 }  // namespace tigon
 
-#include <tigon/losses/cross_entropy.hpp>  // the doors beside these, for callers
+#include <tigon/losses/cross_entropy.hpp>  // the public functions beside these, for callers
 
 #include <tigon/backend/select.hpp>
 

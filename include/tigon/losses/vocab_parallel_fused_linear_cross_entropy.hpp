@@ -83,7 +83,7 @@ std::size_t vocab_parallel_fused_linear_cross_entropy_workspace(std::size_t rows
 
 namespace detail {
 inline namespace TIGON_ABI {
-/// What the doors are called with; backward has an upstream gradient and no loss.
+/// What the public functions are called with; backward has an upstream gradient and no loss.
 template <layer_types T>
 struct shard_cross_entropy_call {
   communicator_ref comm;
@@ -194,7 +194,7 @@ void vocab_parallel_fused_linear_cross_entropy_backward(
 
 }  // namespace tigon
 
-#include <tigon/losses/cross_entropy.hpp>  // the doors beside these, for callers
+#include <tigon/losses/cross_entropy.hpp>  // the public functions beside these, for callers
 
 #include <tigon/backend/select.hpp>
 

@@ -61,8 +61,8 @@ std::size_t scaled_cross_entropy_shard_chunk(std::size_t rows, std::size_t hidde
 }  // namespace TIGON_ABI
 }  // namespace detail
 
-/// Bytes of workspace that the doors take with all gradients and a bias, or with the gradient of x alone, for `cols`
-/// classes on one of so many ranks.
+/// Bytes of workspace that the public functions take with all gradients and a bias, or with the gradient of x alone,
+/// for `cols` classes on one of so many ranks.
 template <class B = default_backend, class T>
 std::size_t vocab_parallel_fused_linear_scaled_cross_entropy_workspace(std::size_t rows, std::size_t hidden,
                                                                        std::size_t cols, std::size_t vocab,
@@ -80,7 +80,7 @@ std::size_t vocab_parallel_fused_linear_scaled_cross_entropy_workspace(std::size
 
 namespace detail {
 inline namespace TIGON_ABI {
-/// What the doors are called with.
+/// What the public functions are called with.
 template <layer_types T>
 struct shard_scaled_call {
   communicator_ref comm;
@@ -177,7 +177,7 @@ void vocab_parallel_fused_linear_scaled_cross_entropy_backward(
 
 }  // namespace tigon
 
-#include <tigon/losses/cross_entropy.hpp>  // the doors beside these, for callers
+#include <tigon/losses/cross_entropy.hpp>  // the public functions beside these, for callers
 
 #include <tigon/backend/select.hpp>
 

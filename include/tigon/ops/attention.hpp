@@ -20,7 +20,7 @@ namespace tigon {
 ///   dq[i] = scale * sum_j ds[i,j] k[j]
 ///   dk[j] = scale * sum_i ds[i,j] q[i],   dv[j] = sum_i p[i,j] do[i]     over the queries of all heads of the group
 ///
-/// Masks      query i stands at position t = offset + i of the keys. It sees key j of its own document where
+/// Masks      query i is at position t = offset + i of the keys. It sees key j of its own document where
 ///              j is one of the first `prefix` keys of the document, or
 ///              t - window_left <= j <= t + window_right, and j <= t with attention_mask::causal.
 ///            Without cumulative_lengths all keys are one document. Blocks that no query sees are not computed.
@@ -175,9 +175,12 @@ void attention_backward(
   kernel_for<op::attention, B>::template backward<B, T>(d_o, q, k, v, saved, gradients, opt, ctx);
 }
 
+TIGON_EXPLAINS(attention_forward)
+TIGON_EXPLAINS(attention_backward)
+
 }  // namespace tigon
 
-#include <tigon/gemm/gemm.hpp>  // the doors beside these, for callers
+#include <tigon/gemm/gemm.hpp>  // the public functions beside these, for callers
 
 #include <tigon/backend/select.hpp>
 

@@ -147,6 +147,9 @@ void attn_res_backward(in_matrix<T> dy, in_blocks<T> v, const Q& w_query, const 
   kernel_for<op::attn_res, B>::template backward<B, T>(dy, v, query, norm, saved, to, opt, ctx);
 }
 
+TIGON_EXPLAINS(attn_res_forward)
+TIGON_EXPLAINS(attn_res_backward)
+
 }  // namespace tigon
 
 #include <tigon/backend/select.hpp>

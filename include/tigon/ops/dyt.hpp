@@ -97,6 +97,9 @@ void dyt_backward(in_matrix<T> dy, in_matrix<T> x, const Alpha& alpha, const Gam
   kernel_for<op::dyt, B>::template backward<B, T>(dy, x, factor, weight, to, opt, ctx);
 }
 
+TIGON_EXPLAINS(dyt_forward)
+TIGON_EXPLAINS(dyt_backward)
+
 }  // namespace tigon
 
 #include <tigon/backend/select.hpp>

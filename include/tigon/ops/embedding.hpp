@@ -22,7 +22,7 @@ namespace tigon {
 ///            that occurs more than 64 times, sums of 64 are added to a compensated total.
 /// Options    backward: as in forward.
 /// Writes     y; all of dweight (zeros where a token does not occur), or only adds with gradient::accumulate; of tokens
-///            and drows as many rows as the sparse door returns, no memory behind them is touched.
+///            and drows as many rows as the sparse public function returns, no memory behind them is touched.
 /// Aliasing   none: any layout in which no written element is shared.
 /// Throws     tigon::error: shape, stride, alias, workspace, argument (accumulate into a sparse gradient, whose rows
 ///            may be those of other tokens), and index (in every build) for an id outside [0, vocab); before the first
@@ -131,6 +131,9 @@ std::size_t embedding_backward_sparse(in_matrix<T> dy, const Ids& ids, std::size
   if (token.empty()) return 0;
   return kernel_for<op::embedding, B>::template backward<B, T, I>(dy, token, vocab, out, drows, opt, ctx);
 }
+
+TIGON_EXPLAINS(embedding_forward)
+TIGON_EXPLAINS(embedding_backward)
 
 }  // namespace tigon
 

@@ -106,11 +106,14 @@ void expert_parallel_moe_backward(communicator_ref comm, in_matrix<T> dy, in_mat
   kernel_for<op::expert_parallel_moe, B>::template backward<B, T, E, G, I, R>(comm, dy, x, choices, w, to, opt, ctx);
 }
 
+TIGON_EXPLAINS(expert_parallel_moe_forward)
+TIGON_EXPLAINS(expert_parallel_moe_backward)
+
 }  // namespace tigon
 
-#include <tigon/ops/geglu.hpp>   // the doors beside these, for callers
-#include <tigon/ops/moe.hpp>     // the doors beside these, for callers
-#include <tigon/ops/swiglu.hpp>  // the doors beside these, for callers
+#include <tigon/ops/geglu.hpp>   // the public functions beside these, for callers
+#include <tigon/ops/moe.hpp>     // the public functions beside these, for callers
+#include <tigon/ops/swiglu.hpp>  // the public functions beside these, for callers
 
 #include <tigon/backend/select.hpp>
 

@@ -101,9 +101,12 @@ void fused_add_rms_norm_backward(in_matrix<T> dy, in_matrix<T> ds, in_matrix<T> 
   kernel_for<op::fused_add_rms_norm, B>::template backward<B, T>(dy, ds, s, weight, rstd, to, opt, ctx);
 }
 
+TIGON_EXPLAINS(fused_add_rms_norm_forward)
+TIGON_EXPLAINS(fused_add_rms_norm_backward)
+
 }  // namespace tigon
 
-#include <tigon/ops/rms_norm.hpp>  // the doors beside these, for callers
+#include <tigon/ops/rms_norm.hpp>  // the public functions beside these, for callers
 
 #include <tigon/backend/select.hpp>
 

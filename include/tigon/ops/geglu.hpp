@@ -58,6 +58,9 @@ void geglu_backward(in_matrix<T> dy, in_matrix<T> gate, in_matrix<T> up, matrix_
   kernel_for<op::geglu, B>::template backward<B, T>(dy, gate, up, dgate, dup, opt, ctx);
 }
 
+TIGON_EXPLAINS(geglu_forward)
+TIGON_EXPLAINS(geglu_backward)
+
 }  // namespace tigon
 
 #include <tigon/backend/select.hpp>

@@ -121,6 +121,9 @@ void group_norm_backward(in_matrix<T> dy, in_matrix<T> x, const W& w,
   kernel_for<op::group_norm, B>::template backward<B, T>(dy, x, weight, mean, rstd, to, opt, ctx);
 }
 
+TIGON_EXPLAINS(group_norm_forward)
+TIGON_EXPLAINS(group_norm_backward)
+
 }  // namespace tigon
 
 #include <tigon/backend/select.hpp>

@@ -87,6 +87,9 @@ void layer_norm_backward(in_matrix<T> dy, in_matrix<T> x, const W& w,
   kernel_for<op::layer_norm, B>::template backward<B, T>(dy, x, weight, mean, rstd, to, opt, ctx);
 }
 
+TIGON_EXPLAINS(layer_norm_forward)
+TIGON_EXPLAINS(layer_norm_backward)
+
 }  // namespace tigon
 
 #include <tigon/backend/select.hpp>

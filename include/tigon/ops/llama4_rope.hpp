@@ -80,6 +80,9 @@ void llama4_rope_backward(in_heads<T> dq_out, in_heads<T> dk_out, matrix_view<U>
   kernel_for<op::llama4_rope, B>::template backward<B, T, table>(dq_out, dk_out, freqs, dq, dk, opt, ctx);
 }
 
+TIGON_EXPLAINS(llama4_rope_forward)
+TIGON_EXPLAINS(llama4_rope_backward)
+
 }  // namespace tigon
 
 #include <tigon/backend/select.hpp>

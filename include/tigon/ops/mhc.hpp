@@ -187,6 +187,9 @@ void mhc_backward(in_matrix<T> dy, in_matrix<T> x, const mhc_weights<P, Bias, Al
       detail::mhc_more<T>{dy, gradients.d_in, saved.h.h_pre, saved.h.h_res}, ctx);
 }
 
+TIGON_EXPLAINS(mhc_forward)
+TIGON_EXPLAINS(mhc_backward)
+
 }  // namespace tigon
 
 #endif  // TIGON_OPS_MHC_HPP

@@ -119,6 +119,9 @@ void mhc_coeffs_backward(std::type_identity_t<mhc_coefficients<const accumulator
   kernel_for<op::mhc_coeffs, B>::template backward<B, T>(dh, x, weights, saved, to, opt, detail::mhc_more<T>{}, ctx);
 }
 
+TIGON_EXPLAINS(mhc_coeffs_forward)
+TIGON_EXPLAINS(mhc_coeffs_backward)
+
 }  // namespace tigon
 
 #include <tigon/backend/select.hpp>

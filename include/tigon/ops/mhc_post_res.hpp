@@ -80,6 +80,9 @@ void mhc_post_res_backward(in_matrix<T> dy, in_matrix<T> x, in_matrix<T> f, in_m
   kernel_for<op::mhc_post_res, B>::template backward<B, T>(dy, x, f, h_post, h_res, gradients, opt, ctx);
 }
 
+TIGON_EXPLAINS(mhc_post_res_forward)
+TIGON_EXPLAINS(mhc_post_res_backward)
+
 }  // namespace tigon
 
 #include <tigon/backend/select.hpp>

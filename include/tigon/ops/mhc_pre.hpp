@@ -68,6 +68,9 @@ void mhc_pre_backward(in_matrix<T> dy, in_matrix<T> x, in_matrix<accumulator_t<T
   kernel_for<op::mhc_pre, B>::template backward<B, T>(dy, x, h_pre, gradients, opt, ctx);
 }
 
+TIGON_EXPLAINS(mhc_pre_forward)
+TIGON_EXPLAINS(mhc_pre_backward)
+
 }  // namespace tigon
 
 #include <tigon/backend/select.hpp>

@@ -60,7 +60,7 @@ struct mlp_options_for;
 
 namespace detail {
 inline namespace TIGON_ABI {
-/// The doors without and with `saved`.
+/// The public functions without and with `saved`.
 template <class B, element T, element W, class Gate>
 void mlp_forward(std::string_view name, matrix_view<const T> x, mlp_weights<const W> w, matrix_view<T> y,
                  mlp_saved<T>* saved, const mlp_options_for<Gate>& opt, context& ctx) {
@@ -133,11 +133,16 @@ void mlp_backward_recompute(in_matrix<T> dy, in_matrix<T> x, mlp_weights<W> w, m
   detail::mlp_backward<B, T, gemm_detail::bare<W>, G>(dy, x, w, nullptr, dx, dw, opt, ctx);
 }
 
+TIGON_EXPLAINS(mlp_forward)
+TIGON_EXPLAINS(mlp_forward_inference)
+TIGON_EXPLAINS(mlp_backward)
+TIGON_EXPLAINS(mlp_backward_recompute)
+
 }  // namespace tigon
 
-#include <tigon/gemm/gemm.hpp>   // the doors beside these, for callers
-#include <tigon/ops/geglu.hpp>   // the doors beside these, for callers
-#include <tigon/ops/swiglu.hpp>  // the doors beside these, for callers
+#include <tigon/gemm/gemm.hpp>   // the public functions beside these, for callers
+#include <tigon/ops/geglu.hpp>   // the public functions beside these, for callers
+#include <tigon/ops/swiglu.hpp>  // the public functions beside these, for callers
 
 #include <tigon/backend/select.hpp>
 

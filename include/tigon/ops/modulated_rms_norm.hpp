@@ -142,9 +142,12 @@ std::size_t modulated_rms_norm_workspace(std::size_t rows, std::size_t cols, std
          kernel_for<op::modulated_rms_norm, B>::template groups_workspace<B, A>(rows, cols, groups, sums(groups), ctx);
 }
 
+TIGON_EXPLAINS(modulated_rms_norm_forward)
+TIGON_EXPLAINS(modulated_rms_norm_backward)
+
 }  // namespace tigon
 
-#include <tigon/ops/rms_norm.hpp>  // the doors beside these, for callers
+#include <tigon/ops/rms_norm.hpp>  // the public functions beside these, for callers
 
 #include <tigon/backend/select.hpp>
 

@@ -81,7 +81,7 @@ std::size_t moe_workspace(moe_pass pass, moe_shape shape, std::size_t workers = 
 
 namespace detail {
 inline namespace TIGON_ABI {
-/// The doors without and with `saved`.
+/// The public functions without and with `saved`.
 template <class B, element T, element W, class I, element R, class Gate>
 void moe_forward(std::string_view name, matrix_view<const T> x, const moe_choices<I, R>& c, moe_weights<const W> w,
                  matrix_view<T> y, moe_saved<T>* saved, const moe_options_for<Gate>& opt, context& ctx) {
@@ -158,11 +158,16 @@ void moe_backward_recompute(in_matrix<T> dy, in_matrix<T> x, moe_choices<I, R> c
   detail::moe_backward<B, T, gemm_detail::bare<W>, G, I, R>(dy, x, choices, w, nullptr, gradients, opt, ctx);
 }
 
+TIGON_EXPLAINS(moe_forward)
+TIGON_EXPLAINS(moe_forward_inference)
+TIGON_EXPLAINS(moe_backward)
+TIGON_EXPLAINS(moe_backward_recompute)
+
 }  // namespace tigon
 
-#include <tigon/ops/moe_routing.hpp>   // the doors beside these, for callers
-#include <tigon/ops/swiglu.hpp>        // the doors beside these, for callers
-#include <tigon/ops/swiglu_fused.hpp>  // the doors beside these, for callers
+#include <tigon/ops/moe_routing.hpp>   // the public functions beside these, for callers
+#include <tigon/ops/swiglu.hpp>        // the public functions beside these, for callers
+#include <tigon/ops/swiglu_fused.hpp>  // the public functions beside these, for callers
 
 #include <tigon/backend/select.hpp>
 

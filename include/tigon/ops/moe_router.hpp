@@ -117,9 +117,12 @@ void moe_router_backward(matrix_view<R> dweights, in_matrix<T> logits, matrix_vi
   kernel_for<op::moe_router, B>::template backward<B, T, J, D>(dweights, logits, indices, dlogits, opt, ctx);
 }
 
+TIGON_EXPLAINS(moe_router_forward)
+TIGON_EXPLAINS(moe_router_backward)
+
 }  // namespace tigon
 
-#include <tigon/ops/moe_routing.hpp>  // the doors beside these, for callers
+#include <tigon/ops/moe_routing.hpp>  // the public functions beside these, for callers
 
 #include <tigon/backend/select.hpp>
 

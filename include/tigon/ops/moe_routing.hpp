@@ -61,6 +61,8 @@ void moe_routing_forward(matrix_view<I> indices, std::size_t experts, moe_order<
   kernel_for<op::moe_routing, B>::template forward<B, E, O>(indices, experts, order, ctx);
 }
 
+TIGON_EXPLAINS(moe_routing_forward)
+
 }  // namespace tigon
 
 #include <tigon/backend/select.hpp>

@@ -159,10 +159,13 @@ void multi_token_attention_backward(in_heads<T> dy, in_heads<T> w,
   kernel_for<op::multi_token_attention, B>::template backward<B, T>(dy, w, probs, gradients, opt, ctx);
 }
 
+TIGON_EXPLAINS(multi_token_attention_forward)
+TIGON_EXPLAINS(multi_token_attention_backward)
+
 }  // namespace tigon
 
-#include <tigon/ops/softmax.hpp>    // the doors beside these, for callers
-#include <tigon/ops/sparsemax.hpp>  // the doors beside these, for callers
+#include <tigon/ops/softmax.hpp>    // the public functions beside these, for callers
+#include <tigon/ops/sparsemax.hpp>  // the public functions beside these, for callers
 
 #include <tigon/backend/select.hpp>
 

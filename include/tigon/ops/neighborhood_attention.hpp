@@ -114,9 +114,12 @@ void neighborhood_attention_backward(
   kernel_for<op::neighborhood_attention, B>::template backward<B, T>(d_o, q, k, v, saved.probs, gradients, opt, ctx);
 }
 
+TIGON_EXPLAINS(neighborhood_attention_forward)
+TIGON_EXPLAINS(neighborhood_attention_backward)
+
 }  // namespace tigon
 
-#include <tigon/ops/softmax.hpp>  // the doors beside these, for callers
+#include <tigon/ops/softmax.hpp>  // the public functions beside these, for callers
 
 #include <tigon/backend/select.hpp>
 

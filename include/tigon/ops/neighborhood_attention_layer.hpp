@@ -149,10 +149,13 @@ void neighborhood_attention_layer_backward(
   kernel_for<op::neighborhood_attention_layer, B>::template backward<B, T>(dy, x, w, saved, dx, dw, opt, ctx);
 }
 
+TIGON_EXPLAINS(neighborhood_attention_layer_forward)
+TIGON_EXPLAINS(neighborhood_attention_layer_backward)
+
 }  // namespace tigon
 
-#include <tigon/ops/layer_norm.hpp>              // the doors beside these, for callers
-#include <tigon/ops/neighborhood_attention.hpp>  // the doors beside these, for callers
+#include <tigon/ops/layer_norm.hpp>              // the public functions beside these, for callers
+#include <tigon/ops/neighborhood_attention.hpp>  // the public functions beside these, for callers
 
 #include <tigon/backend/select.hpp>
 

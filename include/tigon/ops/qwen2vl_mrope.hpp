@@ -92,6 +92,9 @@ void qwen2vl_mrope_backward(in_heads<T> dq_out, in_heads<T> dk_out, matrix_view<
   kernel_for<op::qwen2vl_mrope, B>::template backward<B, T, table>(dq_out, dk_out, cos, sin, dq, dk, opt, ctx);
 }
 
+TIGON_EXPLAINS(qwen2vl_mrope_forward)
+TIGON_EXPLAINS(qwen2vl_mrope_backward)
+
 }  // namespace tigon
 
 #include <tigon/backend/select.hpp>

@@ -60,6 +60,9 @@ void relu_squared_backward(in_matrix<T> dy, in_matrix<T> x, matrix_view<T> dx, r
   kernel_for<op::relu_squared, B>::template backward<B, T>(dy, x, dx, opt, ctx);
 }
 
+TIGON_EXPLAINS(relu_squared_forward)
+TIGON_EXPLAINS(relu_squared_backward)
+
 }  // namespace tigon
 
 #include <tigon/backend/select.hpp>

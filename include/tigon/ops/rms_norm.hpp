@@ -86,6 +86,9 @@ void rms_norm_backward(in_matrix<T> dy, in_matrix<T> x, const W& w,
   kernel_for<op::rms_norm, B>::template backward<B, T>(dy, x, weight, rstd, dx, dweight, opt, ctx);
 }
 
+TIGON_EXPLAINS(rms_norm_forward)
+TIGON_EXPLAINS(rms_norm_backward)
+
 }  // namespace tigon
 
 #include <tigon/backend/select.hpp>

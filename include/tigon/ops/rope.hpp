@@ -100,6 +100,9 @@ void rope_backward(in_heads<T> dq_out, matrix_view<U> cos, std::type_identity_t<
   rope_backward<B, T, U>(dq_out, detail::no_heads_beside(dq_out), cos, sin, dq, detail::no_heads_beside(dq), opt, ctx);
 }
 
+TIGON_EXPLAINS(rope_forward)
+TIGON_EXPLAINS(rope_backward)
+
 }  // namespace tigon
 
 #include <tigon/backend/select.hpp>

@@ -74,6 +74,9 @@ void softmax_backward(in_matrix<T> dy, in_matrix<T> y, matrix_view<T> dx, softma
   kernel_for<op::softmax, B>::template backward<B, T>(dy, y, dx, opt, ctx);
 }
 
+TIGON_EXPLAINS(softmax_forward)
+TIGON_EXPLAINS(softmax_backward)
+
 }  // namespace tigon
 
 #include <tigon/backend/select.hpp>

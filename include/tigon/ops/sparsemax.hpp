@@ -107,6 +107,9 @@ void sparsemax_backward(in_axis<T> dy, in_axis<T> y, axis_view<T> dx, sparsemax_
   kernel_for<op::sparsemax, B>::template backward<B, T>(dy, y, dx, opt, ctx);
 }
 
+TIGON_EXPLAINS(sparsemax_forward)
+TIGON_EXPLAINS(sparsemax_backward)
+
 }  // namespace tigon
 
 #include <tigon/backend/select.hpp>

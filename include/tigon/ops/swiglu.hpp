@@ -67,6 +67,9 @@ void swiglu_backward(in_matrix<T> dy, in_matrix<T> gate, in_matrix<T> up, matrix
   kernel_for<op::swiglu, B>::template backward<B, T>(dy, gate, up, dgate, dup, opt, ctx);
 }
 
+TIGON_EXPLAINS(swiglu_forward)
+TIGON_EXPLAINS(swiglu_backward)
+
 }  // namespace tigon
 
 #include <tigon/backend/select.hpp>

@@ -61,9 +61,12 @@ void swiglu_fused_backward(in_matrix<T> dy, in_matrix<T> gate_up, matrix_view<T>
   kernel_for<op::swiglu_fused, B>::template backward<B, T>(dy, gate_up, dgate_up, layout, opt, ctx);
 }
 
+TIGON_EXPLAINS(swiglu_fused_forward)
+TIGON_EXPLAINS(swiglu_fused_backward)
+
 }  // namespace tigon
 
-#include <tigon/ops/swiglu.hpp>  // the doors beside these, for callers
+#include <tigon/ops/swiglu.hpp>  // the public functions beside these, for callers
 
 #include <tigon/backend/select.hpp>
 

@@ -121,6 +121,9 @@ void tiled_backward(matrix_view<Y> dy, matrix_view<X> x, matrix_view<T> dx, tile
   });
 }
 
+TIGON_EXPLAINS(tiled_forward)
+TIGON_EXPLAINS(tiled_backward)
+
 }  // namespace tigon
 
 #include <tigon/backend/select.hpp>

@@ -99,9 +99,12 @@ void tiled_mlp_backward(in_matrix<T> dy, in_matrix<T> x, mlp_weights<W> w, matri
   kernel_for<op::tiled_mlp, B>::template backward<B, T, E, G>(dy, x, w, dx, dw, opt, ctx);
 }
 
+TIGON_EXPLAINS(tiled_mlp_forward)
+TIGON_EXPLAINS(tiled_mlp_backward)
+
 }  // namespace tigon
 
-#include <tigon/ops/mlp.hpp>  // the doors beside these, for callers
+#include <tigon/ops/mlp.hpp>  // the public functions beside these, for callers
 
 #include <tigon/backend/select.hpp>
 

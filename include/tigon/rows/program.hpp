@@ -50,7 +50,7 @@ struct rows_of_all {
   constexpr rows_of_all(std::size_t rows, std::size_t of) : count(rows), all(of) {}
 };
 
-/// What for_rows may be told beside the rows.
+/// What for_rows takes beside the rows.
 struct row_loop {
   std::size_t scratch = 0;  ///< rows of A that belong to a worker: row.scratch(k), k < scratch
   bool row_tasks = false;   ///< a task for every row: what is called a row is a piece of work of its own

@@ -52,7 +52,7 @@ TIGON_INLINE pack<V, N + M> joined(pack<V, N> a, pack<V, M> b) {
   return all;
 }
 
-// A loop over columns takes the last of them by the step that takes all others: it is told which lanes to ignore.
+// A loop over columns takes the last of them by the step that takes all others: it gets the lanes to ignore.
 
 /// No lane is ignored.
 struct ignore_none {};

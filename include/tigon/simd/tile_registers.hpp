@@ -61,7 +61,7 @@ inline std::string_view ask_for_tile_registers() { return "they are known on Lin
 
 }  // namespace detail
 
-/// Why this process may not use tile registers, in words for a sentence; empty where it may. The system is asked once a
+/// Why this process may not use tile registers, in words for a sentence; empty where it may. The system is queried once a
 /// process, at the first call; its permission then holds for all threads.
 inline std::string_view tile_registers_missing() {
   static const std::string_view once = detail::ask_for_tile_registers();

@@ -15,7 +15,9 @@ import torch
 from torch import nn
 
 from .. import ops
+from ..devices import autocast_type, runs, without_autocast
 from .patch import say_once
+from .sharded import class_of, has_hooks, is_sharded, run_inside
 
 
 class Metrics(typing.NamedTuple):
@@ -57,11 +59,11 @@ def fused_loss(head, hidden, labels, softcap=None, num_items_in_batch=None, igno
     target = _shifted(labels, kwargs, ignore_index)
     hidden = hidden.reshape(-1, hidden.shape[-1])
     weight, bias = head.weight, head.bias
-    if torch.is_autocast_enabled("cpu"):
-        to = torch.get_autocast_dtype("cpu")
+    to = autocast_type(hidden)
+    if to is not None:
         hidden, weight, bias = hidden.to(to), weight.to(to), None if bias is None else bias.to(to)
     reduction = "mean" if num_items_in_batch is None else "sum"
-    with torch.autocast("cpu", enabled=False):
+    with without_autocast(hidden):
         made = ops.fused_linear_cross_entropy(hidden, weight, target.reshape(-1), bias=bias, ignore_index=ignore_index,
                                               softcap=softcap, reduction=reduction, token_scaling=token_scaling,
                                               **metrics._asdict())
@@ -123,8 +125,10 @@ class _Run:
         self.hidden, self.metrics, self.measured = None, metrics, (None, None)
 
     def _why_not(self, hidden) -> str | None:
-        weight = self.real_head.weight
-        if hidden.device.type != "cpu" or (hidden.dtype != weight.dtype and not torch.is_autocast_enabled("cpu")):
+        head = self.real_head
+        # What is gathered comes in the type of its policy.
+        fits = hidden.dtype == head.weight.dtype or is_sharded(head) or autocast_type(hidden) is not None
+        if not fits or hidden.device != head.weight.device or not runs("fused_linear_cross_entropy", hidden):
             return "the hidden states have another type or device than the head, so logits are made"
         if self.target.numel() != hidden.numel() // hidden.shape[-1]:
             return "there are not as many labels as hidden states, so logits are made"
@@ -142,7 +146,11 @@ class _Run:
         if self.hidden is None:
             return self.model.loss_function(logits, labels, vocab_size, **kwargs)
         hidden = logits.to(self.hidden.dtype) if self.softcap is None else self.hidden * self.multiplier
-        loss, *self.measured = fused_loss(self.real_head, hidden, labels, self.softcap, metrics=self.metrics, **kwargs)
+
+        def fused(hidden):
+            return fused_loss(self.real_head, hidden, labels, self.softcap, metrics=self.metrics, **kwargs)
+
+        loss, *self.measured = run_inside(self.real_head, fused, hidden)
         return loss
 
 
@@ -155,7 +163,7 @@ def has_causal_loss(model) -> bool:
 
 def _why_not(model) -> str | None:
     head = model.get_output_embeddings()
-    if type(head) is not nn.Linear or head._forward_hooks or head._forward_pre_hooks:
+    if class_of(head) is not nn.Linear or has_hooks(head):
         return "the model's head is not a plain linear layer, so its logits are made"
     if getattr(model, "_loss_function", causal_lm_loss) is not causal_lm_loss or not has_causal_loss(model):
         return "the model has a loss function of its own, so its logits are made"

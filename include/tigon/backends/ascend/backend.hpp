@@ -25,7 +25,7 @@ struct ascend : highway {
   static constexpr std::size_t vector_cores = 20;
   /// A partial row for every program.
   static constexpr row_tuning row{.partials = 2 * (TIGON_VECTOR_CORES != 0 ? TIGON_VECTOR_CORES : vector_cores)};
-  using ledger = unified_buffer::abort_on_damage;  ///< told what every program did with its buffer
+  using ledger = unified_buffer::abort_on_damage;  ///< records what every program did with its buffer
   using copier = unified_buffer::plain_copies;     ///< copies to the buffer and from it, with a hint of eviction
 };
 

@@ -15,7 +15,8 @@ struct kernel<op::fused_linear_cross_entropy, backends::ascend> {
   template <class>
   using saved = no_state;
 
-  /// Everything in one pass over the rows that count, by chunks of as many as the door has reserved memory for.
+  /// Everything in one pass over the rows that count, by chunks of as many as the public function has reserved memory
+  /// for.
   template <backend B, layer_types T, token_id I>
   static void forward(detail::linear_loss<T> t, std::span<const I> target, const accumulator_t<T>* class_weight,
                       cross_entropy_rows out, cross_entropy_scale scale, fused_linear_cross_entropy_options opt,

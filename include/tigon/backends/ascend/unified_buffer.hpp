@@ -18,7 +18,7 @@
 //   places   of a tile: one, or two where a block is copied in while lanes compute on the one before
 //   guard    bytes behind every tile whose damage is found
 //   evict    a hint that goes with every copy: when its lines may leave the cache that the cores share
-//   ledger   what a backend is told of every program: bytes taken and copied, and whether the guards are intact
+//   ledger   what a backend records of every program: bytes taken and copied, and whether the guards are intact
 //
 // Which blocks a program works on depends on shapes alone, so results do not depend on the number of threads. All tiles
 // of a kernel exist at the same time; that they fit is known to the compiler.

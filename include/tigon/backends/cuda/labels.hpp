@@ -53,7 +53,7 @@ struct loss_scale {
 };
 
 /// What begin_loss finds.
-struct counted_rows {
+struct counted_labels {
   cross_entropy_scale scale;
   std::int64_t kept;
 };
@@ -74,7 +74,7 @@ struct loss_divisor {
 /// The labels of a call: their check, how many count, and the denominators. One block.
 template <class I, class A, class W>
 __global__ void __launch_bounds__(1024) begin_loss(labels_of_rows<I> labels, std::size_t rows,
-                                                   class_weights<W, A> weights, loss_divisor by, counted_rows* to) {
+                                                   class_weights<W, A> weights, loss_divisor by, counted_labels* to) {
   const W* const weight = weights.given;
   A* const widened = weights.widened;
   double sum[3] = {};  // rows that count, their weights, all weights
@@ -116,7 +116,7 @@ struct loss_results {
 /// Losses of rows to the results of a call: sums in f64, in an order that the number of rows decides. One block.
 template <class I, class A>
 __global__ void __launch_bounds__(1024) finish_loss(labels_of_rows<I> labels, std::size_t rows, cross_entropy_rows of,
-                                                    const counted_rows* counted, loss_results<A> to) {
+                                                    const counted_labels* counted, loss_results<A> to) {
   double sum[3] = {};
   for (std::size_t i = threadIdx.x; i < rows; i += blockDim.x) {
     const double hit = of.predicted != nullptr && labels.in_range(labels.target[i]) &&
@@ -147,7 +147,7 @@ class rows_of_losses {
   const A* weight = nullptr;
 
   static constexpr std::size_t bytes(std::size_t rows, std::size_t vocab) {
-    return tigon::detail::loss_rows<A>::bytes(rows, vocab) + workspace::bytes_for<counted_rows>(1);
+    return tigon::detail::loss_rows<A>::bytes(rows, vocab) + workspace::bytes_for<counted_labels>(1);
   }
   template <class I, class Weight>
   rows_of_losses(std::string_view op, workspace::frame& frame, std::span<const I> target, std::size_t vocab,
@@ -160,7 +160,7 @@ class rows_of_losses {
     if (metrics.token_accuracy.data() != nullptr || metrics.predicted_tokens.data() != nullptr)
       out.predicted = predicted;
     A* const widened = frame.template take<A>(vocab);
-    counted_ = frame.template take<counted_rows>(1);
+    counted_ = frame.template take<counted_labels>(1);
     scale.on_device = &counted_->scale;
     if (class_weight) weight = widened;
     using W = std::remove_const_t<std::remove_pointer_t<decltype(class_weight.data)>>;
@@ -185,7 +185,7 @@ class rows_of_losses {
   }
   context& ctx_;
   unsigned vocab_;
-  counted_rows* counted_;
+  counted_labels* counted_;
 };
 
 }  // namespace TIGON_ABI

@@ -29,14 +29,15 @@ struct index_report {
 
   /// The first report stands until it is thrown. One thread of a kernel calls it.
   TIGON_DEVICE_INLINE void make(const index_report& of) {
-    if (made != 0) return;
+    if (is_made()) return;
     op = of.op, argument = of.argument, at = of.at, value = of.value, below = of.below, ignored = of.ignored;
     may_be_ignored = of.may_be_ignored;
 #if defined(__CUDA_ARCH__)
     __threadfence_system();
 #endif
-    made = 1;
+    *const_cast<volatile unsigned*>(&made) = 1;
   }
+  TIGON_INLINE bool is_made() const { return *const_cast<const volatile unsigned*>(&made) != 0; }
 };
 
 /// The report of a stream, for the life of the program: there are as many as handles of streams.
@@ -62,7 +63,7 @@ inline index_report* report_of(cudaStream_t stream) {
 /// Throws error_code::index if a kernel of the stream has made a report, which is gone then.
 inline void throw_reported(cudaStream_t stream) {
   index_report& report = *report_of(stream);
-  if (report.made == 0) return;
+  if (!report.is_made()) return;
   const index_report of = report;
   report.made = 0;
   std::string expected = "at least 0 and below " + std::to_string(of.below);

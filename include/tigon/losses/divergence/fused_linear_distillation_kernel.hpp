@@ -163,7 +163,7 @@ std::size_t fused_linear_distillation_workspace(std::size_t rows, std::size_t hi
 
 namespace detail {
 inline namespace TIGON_ABI {
-/// What the doors of distillation are called with; losses is null in backward.
+/// What the public functions of distillation are called with; losses is null in backward.
 template <layer_types T, class Target>
 struct distillation_arguments {
   linear_layer<T> student;

@@ -155,7 +155,7 @@ constexpr auto labels_of(const Labels& labels) {
   }
 }
 
-/// What all distillation doors do: the arguments of the kernel, and the totals of the losses of rows.
+/// What all distillation public functions do: the arguments of the kernel, and the totals of the losses of rows.
 template <layer_types T, token_id I>
 struct distillation_door {
   using A = accumulator_t<T>;

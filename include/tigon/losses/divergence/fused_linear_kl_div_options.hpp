@@ -20,13 +20,13 @@ struct fused_linear_kl_div_options {
   double eps = 0;           ///< log P is taken of no less than this, without log_target; 0: of every P, 0 log 0 = 0
   double temperature = 1;   ///< of the layer's logits, from 1e-30 to 1e30; P is taken as it comes
   std::int64_t ignore_index = -100;
-  double denominator = 0;  ///< what stands for n, for a batch in several calls; 0: kept rows
+  double denominator = 0;  ///< the n of a batch in several calls; 0: kept rows
   double upstream = 1;     ///< gradients of forward are those of the loss times this
 };
 
 namespace detail {
 inline namespace TIGON_ABI {
-/// What a call reads and writes; views without memory stand for what is absent.
+/// What a call reads and writes; a view without memory is an absent argument.
 template <layer_types T>
 struct linear_kl_div {
   using A = accumulator_t<input_t<T>>;

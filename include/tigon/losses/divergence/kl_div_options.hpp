@@ -17,7 +17,7 @@ struct kl_div_options {
   divergence_reduction reduction = divergence_reduction::batchmean;
   bool log_target = false;  ///< teacher holds log-probabilities
   double eps = 0;           ///< log P is taken of no less than this, without log_target; 0: of every P, 0 log 0 = 0
-  double denominator = 0;   ///< what stands for n, for a batch in several calls; 0: rows
+  double denominator = 0;   ///< the n of a batch in several calls; 0: rows
 };
 
 }  // namespace tigon

@@ -17,7 +17,7 @@ struct tvd {
 struct tvd_options {
   divergence_reduction reduction = divergence_reduction::batchmean;
   std::int64_t ignore_index = -100;
-  double denominator = 0;  ///< what stands for n, for a batch in several calls; 0: kept rows
+  double denominator = 0;  ///< the n of a batch in several calls; 0: kept rows
 };
 
 }  // namespace tigon

@@ -56,7 +56,7 @@ void for_chunks(std::size_t rows, std::size_t chunk, F f) {
   for (std::size_t begin = 0; begin < rows; begin += chunk) f(begin, std::min(chunk, rows - begin));
 }
 
-/// One of the layer's products. `packed` stands for b where it has memory.
+/// One of the layer's products. `packed` replaces b where it has memory.
 template <class B, class TA, element TB, element TC>
 void linear_product(matrix_view<TA> a, matrix_view<const TB> b, packed_operand<TB> packed, matrix_view<TC> c,
                     in_vector<TC> bias, gemm_options opt, context& ctx) {
@@ -165,7 +165,7 @@ class chunked_linear {
   }
 
   /// The gradients of rows [begin, begin + d.rows) from the gradient d of their logits; dx last, which may be x. A row of
-  /// zeros in d contributes nothing and has a dx of zeros, whatever stands in x and w.
+  /// zeros in d contributes nothing and has a dx of zeros, whatever x and w hold.
   void backward(std::size_t begin, matrix_view<A> d) {
     if (dw_) {
       const auto [to, more] = dw_.next(ctx_);

@@ -74,7 +74,7 @@ class kept_linear<B, in_f64<T>> {
     products::logits(x, head_.w, head_.bias.data(), z, ctx_);
   }
 
-  /// A row of zeros in d contributes nothing and has a dx of zeros, whatever stands in x and w.
+  /// A row of zeros in d contributes nothing and has a dx of zeros, whatever x and w hold.
   void backward(std::size_t, matrix_view<A> d) {
     std::array<std::size_t, few_rows> rows;
     std::array<const A*, few_rows> of;

@@ -100,7 +100,7 @@ std::vector<linear_shard_record<of_every_layer + M>> agree_on_shards(std::string
   return ranks;
 }
 
-/// Declares what the doors read of a rank's layer and of labels of the whole vocabulary.
+/// Declares what the public functions read of a rank's layer and of labels of the whole vocabulary.
 template <class B, layer_types T>
 void declare_linear_shard(arguments& args, std::string_view op, const linear_shard<T>& of) {
   args.at_least_one("vocab", of.shard.vocab);

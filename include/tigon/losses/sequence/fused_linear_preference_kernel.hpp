@@ -29,7 +29,7 @@ std::size_t fused_linear_preference_workspace(std::size_t pairs, std::size_t len
 
 namespace detail {
 inline namespace TIGON_ABI {
-/// What the doors of the losses on pairs are called with.
+/// What the public functions of the losses on pairs are called with.
 template <layer_types T>
 struct pair_arguments {
   const linear_layer<T>& layer;

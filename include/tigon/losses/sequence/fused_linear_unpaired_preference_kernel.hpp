@@ -37,7 +37,7 @@ struct unpaired_terms {
   bool average;
 };
 
-/// What the doors of the unpaired losses are called with.
+/// What the public functions of the unpaired losses are called with.
 template <layer_types T>
 struct unpaired_arguments {
   const linear_layer<T>& layer;

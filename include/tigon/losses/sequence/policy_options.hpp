@@ -88,7 +88,7 @@ struct policy_results {
 namespace detail {
 inline namespace TIGON_ABI {
 
-/// What the doors that make loss and gradient in one call have beside logits or layers.
+/// What the public functions that make loss and gradient in one call have beside logits or layers.
 template <class A>
 struct policy_call {
   const policy_batch<A>& batch;

@@ -1,5 +1,5 @@
-// The kernel of cross entropy of logits. Losses that are made of it include this: unlike the doors it brings no backend,
-// which may be made of those losses.
+// The kernel of cross entropy of logits. Losses that are made of it include this: unlike the public functions it brings
+// no backend, which may be made of those losses.
 #ifndef TIGON_LOSSES_SOFTMAX_CROSS_ENTROPY_KERNEL_HPP
 #define TIGON_LOSSES_SOFTMAX_CROSS_ENTROPY_KERNEL_HPP
 

@@ -109,7 +109,7 @@ TIGON_NOINLINE void expect_loss_options(const expects& expect, const Options& op
   expect.made<A>("2 lse_square_scale over the denominator", 2 * opt.lse_square_scale / (divides ? opt.denominator : 1));
 }
 
-/// The largest element of a row, and the smallest index at which it stands; -inf and 0 where all are NaN.
+/// The largest element of a row, and the smallest index at which it occurs; -inf and 0 where all are NaN.
 template <class A>
 struct largest_element {
   A value = -std::numeric_limits<A>::infinity();

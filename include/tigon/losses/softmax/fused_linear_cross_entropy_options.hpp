@@ -28,7 +28,7 @@ struct cross_entropy_results {
 
 namespace detail {
 inline namespace TIGON_ABI {
-/// What a fused linear cross entropy reads and writes; views without memory stand for what is absent.
+/// What a fused linear cross entropy reads and writes; a view without memory is an absent argument.
 template <layer_types T>
 struct linear_loss {
   linear_layer<T> head;

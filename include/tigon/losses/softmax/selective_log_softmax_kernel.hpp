@@ -1,6 +1,7 @@
-// The kernel of the log-probability of a given column. Losses that are made of it include this: unlike the doors it brings
-// no backend, which may be made of those losses. No structs: a row that is not wanted is left before anything of it is read,
-// blocks are put together by the larger of two maxima, and the element at the given column is looked up between two passes.
+// The kernel of the log-probability of a given column. Losses that are made of it include this: unlike the public
+// functions it brings no backend, which may be made of those losses. No structs: a row that is not wanted is left
+// before anything of it is read, blocks are put together by the larger of two maxima, and the element at the given
+// column is looked up between two passes.
 #ifndef TIGON_LOSSES_SOFTMAX_SELECTIVE_LOG_SOFTMAX_KERNEL_HPP
 #define TIGON_LOSSES_SOFTMAX_SELECTIVE_LOG_SOFTMAX_KERNEL_HPP
 

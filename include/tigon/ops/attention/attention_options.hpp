@@ -45,7 +45,7 @@ struct attention_saved {
 };
 
 /// attention_gradients{dq, dk, dv}, or with the names of the fields; with sinks also dsinks, where they are wanted. {}
-/// in the place of one stands for an input that needs no gradient.
+/// in the place of one is an input that needs no gradient.
 template <class T>
 struct attention_gradients {
   heads_view<T> dq, dk, dv;

@@ -33,7 +33,7 @@ struct multi_token_attention_options {
   gradient dparams = gradient::overwrite;  ///< dw and db
 };
 
-/// multi_token_attention_gradients{dscores, dw, db}, or with the names of the fields; {} stands for frozen parameters.
+/// multi_token_attention_gradients{dscores, dw, db}, or with the names of the fields; {} is frozen parameters.
 template <class T>
 struct multi_token_attention_gradients {
   heads_view<T> dscores, dw;

@@ -1,4 +1,5 @@
-// What the doors of a mixture of experts take and leave: the choices of tokens, weights with biases, and gradients.
+// What the public functions of a mixture of experts take and leave: the choices of tokens, weights with biases, and
+// gradients.
 #ifndef TIGON_OPS_MOE_ARGUMENTS_HPP
 #define TIGON_OPS_MOE_ARGUMENTS_HPP
 

@@ -1,5 +1,5 @@
 // The rows of a chunk of pairs of a mixture of experts: gathered from their tokens, and added to them. Two operators without
-// doors, so that a backend can override them.
+// public functions, so that a backend can override them.
 #ifndef TIGON_OPS_MOE_GATHER_SCATTER_HPP
 #define TIGON_OPS_MOE_GATHER_SCATTER_HPP
 
@@ -38,7 +38,7 @@ struct moe_chunk {
 namespace tigon {
 
 namespace op {
-/// Rows of tokens, gathered for the pairs of a chunk. A part of moe and expert_parallel_moe, without doors.
+/// Rows of tokens, gathered for the pairs of a chunk. A part of moe and expert_parallel_moe, without public functions.
 struct moe_gather {
   static constexpr std::string_view name = "moe_gather";
 };

@@ -1,4 +1,5 @@
-// What the rotary operators share: the rotation of a pair, the loop over the heads of a token, and the checks of doors.
+// What the rotary operators share: the rotation of a pair, the loop over the heads of a token, and the checks of public
+// functions.
 #ifndef TIGON_OPS_ROTARY_ROTATION_HPP
 #define TIGON_OPS_ROTARY_ROTATION_HPP
 

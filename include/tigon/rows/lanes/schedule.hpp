@@ -1,6 +1,6 @@
 // How row kernels are scheduled: a shape says what a pass over rows reads, writes and sums, and four functions make of it,
 // and of a core (backend/cores.hpp), the order in which memory is read and written: plan_operand, plan_reduce, plan_map and
-// plan_program. No rule changes a result. Measured: docs/findings.md.
+// plan_program. No rule changes a result. Measured: docs/lab/findings.md.
 //
 //   pass       a loop over the columns of a row: a reduction, or a map that writes
 //   program    rows that are reduced, if need be, and mapped; with sums over the rows (parameter gradients) or without

@@ -110,7 +110,7 @@ TIGON_INLINE V finite_log(V x) {
   return max(V(std::numeric_limits<A>::lowest()), x);
 }
 
-/// p (log p - log q), 0 where p is 0: one term of KL(P || Q) as it stands, for rows that need not sum to 1. A fused
+/// p (log p - log q), 0 where p is 0: one term of KL(P || Q) in this form, for rows that need not sum to 1. A fused
 /// product, so that no compiler fuses it with a sum in one loop and not in another. Error: 3e-7, 6e-16.
 template <class V>
 TIGON_INLINE V plain_kl(V p, V log_p, V log_q) {

@@ -118,7 +118,7 @@ void map_strips(context& ctx, F f, const std::tuple<simd::parameter_gradient<W>.
   const std::size_t rows = of.rows, cols = of.cols;
   const std::size_t stride = workspace::padded<A>(cols);
   cut by = Plan::cut_of(cols);
-  std::size_t reserved = nothing;  // partial rows of every gradient for which the door has reserved memory
+  std::size_t reserved = nothing;  // partial rows of every gradient for which the public function has reserved memory
   if constexpr (K != 0) {
     reserved = cols == 0 ? 0 : simd::partials_workspace<B, A>(rows, cols, K) / (K * stride * sizeof(A));
     // Few rows are shared by as many programs as may add them up: the shorter the sums, the smaller their error.

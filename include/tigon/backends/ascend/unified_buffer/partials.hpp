@@ -114,7 +114,7 @@ void for_row_blocks_with_partials(context& ctx, std::size_t rows, std::size_t co
   using A = typename Plan::accumulator;
   constexpr std::size_t K = sizeof...(W);
   by.rows = std::min(by.rows, simd::plain_rows);
-  // No more partial rows than the door has reserved memory for.
+  // No more partial rows than the public function has reserved memory for.
   const std::size_t row_blocks = ceil_div(rows, by.rows);
   const std::size_t stride = workspace::padded<A>(cols);
   std::size_t reserved = row_blocks;

@@ -1,0 +1,239 @@
+#!/usr/bin/env python3
+"""Tables and pictures of the documents from the CSV files beside this script; a measurement is stored once.
+
+    make.py          writes docs/pictures/*.svg, and the tables between `<!-- numbers: NAME -->` and `<!-- end of numbers -->`
+    make.py --check  says what is out of date, and fails if anything is
+    make.py --gpu PEERS.csv DEVICE DATE   takes what bench/gpu/peers.py wrote into gpu.csv; rows of the same operator, shape and
+                     pass are replaced
+
+training_step.csv is what bench/peers/*.py print, patched_model.csv what python -m tigon_torch.compare prints, gpu.csv what
+bench/gpu/peers.py writes, each with device and date.
+"""
+
+import csv
+import pathlib
+import re
+import sys
+from html import escape
+
+HERE = pathlib.Path(__file__).resolve().parent
+DOCS = HERE.parent
+
+
+def rows_of(name):
+    with open(HERE / f"{name}.csv", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def table(head, rows):
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in [head, ["---"] * len(head), *rows])
+
+
+def times(a, b):
+    return f"{float(a) / float(b):.2f}"
+
+
+def groups(rows, *keys):
+    """Rows with the same values of keys, in their order."""
+    found = {}
+    for row in rows:
+        found.setdefault(tuple(row[k] for k in keys), []).append(row)
+    return found.items()
+
+
+def training_step():
+    made = []
+    for (device, threads, model, date), rows in groups(rows_of("training_step"), "device", "threads", "model", "date"):
+        where = f"{device}; {threads} threads; {model}; {rows[0]['software']}; {date}"
+        for _, of_type in groups(rows, "dtype"):
+            mine = next(r for r in of_type if r["provider"] == "tigon")
+            for r in of_type:
+                other = r is not mine
+                spread = f"{r['low']} to {r['high']}" if r["low"] else ""
+                more_memory = other and r["memory_mib"] and mine["memory_mib"]
+                made.append([where, r["dtype"], r["provider"], r["tokens_per_s"], spread,
+                             times(mine["tokens_per_s"], r["tokens_per_s"]) if other else "", r["memory_mib"],
+                             times(mine["memory_mib"], r["memory_mib"]) if more_memory else ""])
+                where = ""
+    return table(["device, threads, model, peer, date", "type", "", "tokens a second", "lowest to highest",
+                  "tigon's speed / its speed", "memory, MiB", "tigon's memory / its memory"], made)
+
+
+def patched_model():
+    made = []
+    for (device, threads, software, date), rows in groups(rows_of("patched_model"), "device", "threads", "software", "date"):
+        where = f"{device}; {threads} threads; {software}; {date}"
+        for r in rows:
+            made.append([where, r["case"], r["eager_tokens_per_s"], r["patched_tokens_per_s"],
+                         times(r["patched_tokens_per_s"], r["eager_tokens_per_s"]), r["eager_mib"], r["patched_mib"],
+                         times(r["patched_mib"], r["eager_mib"]), r["loss_difference"]])
+            where = ""
+    return table(["device, threads, software, date", "case", "eager, tokens/s", "patched", "ratio", "eager, MiB", "patched",
+                  "ratio", "largest difference of the loss"], made)
+
+
+def gpu():
+    return table(["operator, shape", "pass", "ms", "GB/s", "Liger / tigon", "torch.compile / tigon", "error"],
+                 [[f"{r['operator']} {r['shape']}", r["pass"], r["ms"], r["gb_per_s"], r["liger_over_tigon"],
+                   r["compile_over_tigon"], r["error"]] for r in rows_of("gpu")])
+
+
+def ci_scripts():
+    """Every script of .ci has a row, and none has that is not there."""
+    named, there = {r["script"] for r in rows_of("ci_scripts")}, {p.name for p in (DOCS.parent / ".ci").iterdir()}
+    if named != there:
+        sys.exit(f"docs/numbers/ci_scripts.csv: no row for {sorted(there - named)}, no script for {sorted(named - there)}")
+    made = []
+    for r in rows_of("ci_scripts"):
+        lines = (DOCS.parent / ".ci" / r["script"]).read_text().splitlines()[1:]
+        comment = []
+        for line in lines:
+            line = line.removeprefix('"""')
+            if not re.match(r"# \S|[A-Z]", line) and not comment:
+                continue
+            comment.append(line.removeprefix("# "))
+            if re.search(r"[.:](?=\s|$)", line):
+                break
+        what = re.split(r"[.:](?=\s|$)", " ".join(comment))[0]
+        made.append([f"`.ci/{r['script']}`", what, r["minutes"], r["when"]])
+    return table(["script", "what it does", "minutes", "when"], made)
+
+
+# Told apart by people who do not tell red from green.
+COLOUR = {"tigon": "#0072b2", "PyTorch eager": "#e69f00", "PyTorch autocast": "#e69f00", "PyTorch compiled": "#cc79a7",
+          "Liger-Kernel": "#e69f00", "torch.compile": "#cc79a7"}
+
+
+class Picture:
+    def __init__(self, width, height, name):
+        self.parts = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
+                      'font-family="sans-serif" font-size="12" fill="#333">', f"<title>{escape(name)}</title>",
+                      f'<rect width="{width}" height="{height}" fill="#fff"/>']
+
+    def text(self, x, y, text, more=""):
+        self.parts.append(f'<text x="{x:.0f}" y="{y:.0f}" {more}>{escape(text)}</text>')
+
+    def bars(self, x, y, width, title, rows, line=None):
+        """Horizontal bars of (label, provider, value, text), and a line at a value; returns the y below them."""
+        self.text(x, y, title, 'font-size="13" font-weight="bold"')
+        most = max(value for _, _, value, _ in rows)
+        y += 12
+        if line:
+            at = x + 134 + line / most * (width - 200)
+            self.parts.append(f'<line x1="{at:.1f}" y1="{y - 4}" x2="{at:.1f}" y2="{y + 19 * len(rows)}" stroke="{COLOUR["tigon"]}" stroke-width="2"/>')
+        for label, provider, value, text in rows:
+            self.text(x + 128, y + 12, label, 'text-anchor="end"')
+            length = value / most * (width - 200)
+            self.parts.append(f'<rect x="{x + 134:.0f}" y="{y:.0f}" width="{length:.1f}" height="15" fill="{COLOUR[provider]}"/>')
+            self.text(x + 140 + length, y + 12, text)
+            y += 19
+        return y + 14
+
+    def write(self):
+        return "\n".join([*self.parts, "</svg>", ""])
+
+
+def speed_and_memory():
+    rows = [r for r in rows_of("training_step") if r["threads"] == "16" and r["memory_mib"]]
+    device, date, model = rows[0]["device"], rows[0]["date"], rows[0]["model"]
+    cases = [(f"{r['dtype']} {r['provider'].removeprefix('PyTorch ')}", r["provider"], r) for r in rows]
+    picture = Picture(880, 476, "Speed and memory of tigon beside PyTorch and Liger-Kernel")
+    picture.text(20, 22, f"CPU: a training step of a {model}", 'font-size="14"')
+    picture.text(20, 40, f"{device}, 16 threads; {rows[0]['software']}; {date}")
+    columns = ((10, "tokens a second: more is better", "tokens_per_s"), (450, "MiB beside weights and optimizer: less is better", "memory_mib"))
+    for x, title, column in columns:
+        y = picture.bars(x, 66, 420, title, [(label, p, float(r[column]), r[column]) for label, p, r in cases])
+    shapes = {"rms_norm": "8192 x 4096", "layer_norm": "8192 x 4096", "softmax": "8192 x 4096", "swiglu": "8192 x 14336", "geglu": "8192 x 14336"}
+    of_gpu = [r for r in rows_of("gpu") if shapes.get(r["operator"]) == r["shape"]]
+    picture.text(20, y + 14, "GPU: time of an operator divided by tigon's; beyond the line tigon is faster", 'font-size="14"')
+    picture.text(20, y + 32, f"{of_gpu[0]['device']}, {of_gpu[0]['dtype']}; {of_gpu[0]['date']}; "
+                 "norms and softmax 8192 x 4096, gates 8192 x 14336")
+    for x, provider, column in ((10, "Liger-Kernel", "liger_over_tigon"), (450, "torch.compile", "compile_over_tigon")):
+        picture.bars(x, y + 58, 420, provider, [(f"{r['operator']} {r['pass']}", provider, float(r[column]), r[column])
+                                                for r in of_gpu if r[column]], line=1)
+    return picture.write()
+
+
+FOLDERS = ["interop", "backends", "losses", "ops", "gemm", "rows", "simd", "backend", "comm", "core"]
+
+
+def architecture():
+    """Folders from the top, an arrow to each that their headers include. select.hpp, the way back, is left out."""
+    include = DOCS.parent / "include" / "tigon"
+    uses = {}
+    for name in FOLDERS:
+        text = "\n".join(f.read_text() for f in sorted((include / name).rglob("*.hpp")))
+        found = set(re.findall(r"#include <tigon/(\w+)/(?!select\.hpp)", text)) - {name}
+        uses[name] = [f for f in FOLDERS if f in found and FOLDERS.index(f) > FOLDERS.index(name)]
+    def reached(name):
+        return {f for used in uses[name] for f in {used} | reached(used)}
+
+    # An arrow that follows from two others is left out.
+    arrows = {name: [f for f in uses[name] if not any(f in reached(other) for other in uses[name])] for name in FOLDERS}
+    what = {"interop": "views of other libraries' tensors", "backends": "tuning and kernels of single backends", "losses": "losses", "ops": "operators",
+            "gemm": "matrix products", "rows": "loops over rows", "simd": "lanes and elementary functions", "backend": "what a backend is; the choice of one",
+            "comm": "ranks", "core": "views, contexts, executors, workspaces, errors"}
+    picture = Picture(640, 30 + 50 * len(FOLDERS), "Folders of include/tigon and what each includes")
+    picture.parts.append('<defs><marker id="a" markerWidth="8" markerHeight="8" refX="7" refY="4" orient="auto"><path d="M0,0 L8,4 L0,8 z" fill="#444"/>'
+                         "</marker></defs>")
+    y = {name: 20 + 50 * i for i, name in enumerate(FOLDERS)}
+    lane = 0
+    for name in FOLDERS:
+        picture.parts.append(f'<rect x="20" y="{y[name]}" width="130" height="28" rx="4" fill="#e8f1f8" stroke="#0072b2"/>')
+        picture.text(85, y[name] + 19, name, 'text-anchor="middle" font-size="14"')
+        picture.text(320, y[name] + 19, what[name])
+        for used in arrows[name]:
+            if y[used] - y[name] == 50:
+                path = f"M85,{y[name] + 28} V{y[used] - 1}"
+            else:
+                lane += 1
+                x = 150 + 24 * lane
+                path = f"M150,{y[name] + 14} H{x} V{y[used] + 14} H151"
+            picture.parts.append(f'<path d="{path}" fill="none" stroke="#444" marker-end="url(#a)"/>')
+    return picture.write()
+
+
+TABLES = {"ci_scripts": ci_scripts, "training_step": training_step, "patched_model": patched_model, "gpu": gpu}
+PICTURES = {"architecture.svg": architecture, "speed_and_memory.svg": speed_and_memory}
+
+
+def import_gpu(path, device, date):
+    rows = {(r["operator"], r["shape"], r["pass"]): r for r in rows_of("gpu")}
+    with open(path, newline="") as file:
+        for r in csv.DictReader(file):
+            if r["pass"]:
+                compiled = times(r["compile_ms"], r["ms"]) if r.get("compile_ms") else ""
+                rows[r["operator"], r["shape"], r["pass"]] = {
+                    "device": device, "date": date, "dtype": "bf16", "operator": r["operator"], "shape": r["shape"], "pass": r["pass"],
+                    "ms": r["ms"], "gb_per_s": r["GB/s"], "liger_over_tigon": r["of_liger"], "compile_over_tigon": compiled, "error": r["error"]}
+    with open(HERE / "gpu.csv", "w", newline="") as file:
+        writer = csv.DictWriter(file, next(iter(rows.values())), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows.values())
+
+
+def main():
+    if sys.argv[1:2] == ["--gpu"]:
+        import_gpu(*sys.argv[2:5])
+    made = {DOCS / "pictures" / name: draw() for name, draw in PICTURES.items()}
+    used = set()
+    for page in sorted([*DOCS.rglob("*.md"), DOCS.parent / "README.md"]):
+        text = page.read_text()
+        new = re.sub(r"(<!-- numbers: (\w+) -->\n).*?(<!-- end of numbers -->)",
+                     lambda m: used.add(m[2]) or f"{m[1]}{TABLES[m[2]]()}\n{m[3]}", text, flags=re.S)
+        made[page] = new
+    stale = [path for path, text in made.items() if not path.exists() or path.read_text() != text]
+    if sys.argv[1:] == ["--check"]:
+        for path in stale:
+            print(f"{path.relative_to(DOCS.parent)} is out of date; run docs/numbers/make.py")
+        for name in sorted(set(TABLES) - used):
+            print(f"no page has the table {name}")
+        return 1 if stale or set(TABLES) - used else 0
+    for path in stale:
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(made[path])
+        print(f"{path.relative_to(DOCS.parent)} written")
+    return 0
+
+
+sys.exit(main())

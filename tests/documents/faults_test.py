@@ -1,0 +1,72 @@
+"""Each kind of fault that .ci/documents looks for is found in a small tree that has it, and none in the tree without it."""
+
+import pathlib
+import subprocess
+import sys
+import tempfile
+import unittest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+TREE = {
+    "README.md": "# A tree\n\n[page](docs/page.md), [finetune](docs/finetune.md), [operators](docs/operators.md), [log](docs/lab/log.md)\n",
+    "docs/page.md": "# Page\n\n## Part\n\n`include/tigon/ops/one.hpp`, [part](#part), `-DTIGON_ARCH=native`, `.ci/run`\n\n"
+                    "```sh\ncmake --preset test && ninja -C build/test\n```\n",
+    "docs/finetune.md": "# finetune\n\n`--steps`: 1203.5 and 408.1 and 77.25 s\n",
+    "docs/operators.md": "# Operators\n\n`tigon/ops/one.hpp`\n",
+    "docs/lab/log.md": "# Log (2026-11-29)\n\n`a/file/that/was/there.hpp`, by turns\n",
+    "include/tigon/ops/one.hpp": "#define TIGON_ONE\n",
+    "tools/finetune/options.hpp": 'add("--steps", steps);\n',
+    ".ci/run": "#!/bin/sh\n",
+    "CMakeLists.txt": 'set(TIGON_ARCH native)\n',
+    "CMakePresets.json": '{"name": "test"}\n',
+}
+
+
+def faults(changes):
+    with tempfile.TemporaryDirectory() as folder:
+        for name, text in {**TREE, **changes}.items():
+            path = pathlib.Path(folder, name)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+        return subprocess.run([sys.executable, ROOT / ".ci/documents", folder], capture_output=True, text=True).stdout
+
+
+def with_line(page, line):
+    return {page: TREE[page] + "\n" + line + "\n"}
+
+
+class Documents(unittest.TestCase):
+    def test_without_a_fault(self):
+        self.assertIn("pages name what is there", faults({}))
+
+    def test_each_kind(self):
+        for changes, sentence in [
+            (with_line("docs/page.md", "[gone](gone.md)"), "links to gone.md, which is not there"),
+            (with_line("docs/page.md", "[part](finetune.md#gone)"), "has no such heading"),
+            ({"docs/alone.md": "# Alone\n"}, "docs/alone.md: no page that the README leads to links to it"),
+            (with_line("docs/page.md", "`include/tigon/ops/two.hpp`"), "names include/tigon/ops/two.hpp, which is not there"),
+            (with_line("docs/page.md", "```cpp\n#include <tigon/ops/two.hpp>\n```"), "names tigon/ops/two.hpp"),
+            (with_line("docs/page.md", "`build/release/tools/finetune/tune`"), "which no build makes"),
+            (with_line("docs/page.md", "```sh\ncmake --preset fast\n```"), "names the preset fast"),
+            (with_line("docs/page.md", "`-DTIGON_TURBO=ON`"), "names TIGON_TURBO, which nothing reads"),
+            (with_line("docs/page.md", "`.ci/walk`"), "names .ci/walk, which is not there"),
+            (with_line("docs/page.md", "`apply_to_parrot()`"), "no type of model is called so"),
+            (with_line("docs/page.md", "all 71 tests pass"), "counts 71 tests"),
+            (with_line("docs/page.md", "of 65 operators"), "says 65 operators"),
+            (with_line("docs/page.md", "`finetune --leap`"), "names the option --leap"),
+            ({"tools/finetune/options.hpp": 'add("--steps", s);\nadd("--seed", s);\n'}, "docs/finetune.md: does not have the option --seed"),
+            ({"include/tigon/ops/two.hpp": ""}, "docs/operators.md: has tigon/ops/two.hpp 0 times"),
+            ({"python/pyproject.toml": 'requires-python = ">=3.10"\n'}, "README.md: does not require Python 3.10, as the build does"),
+            ({"README.md": TREE["README.md"] + "\n" * 150}, "lines; at most 150"),
+            ({"include/tigon/core/error.hpp": "enum class error_code {\n  shape,  ///< sizes\n};\n"}, "docs/errors.md: has no row for the code shape"),
+            (with_line("docs/page.md", "Steps take 1203.5 and 408.1 and 77.25 s."), "has the numbers 1203.5, 408.1, 77.25"),
+            (with_line("docs/page.md", "Both ran by turns."), "says 'by turns'"),
+            ({"docs/lab/log.md": "# Log\n"}, "has no date in its title"),
+            (with_line("docs/page.md", "word " * 30), "columns; at most 120"),
+        ]:
+            with self.subTest(sentence):
+                self.assertIn(sentence, faults(changes))
+
+
+if __name__ == "__main__":
+    unittest.main()
