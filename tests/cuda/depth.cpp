@@ -83,6 +83,13 @@ auto streams_both_ways(std::size_t n, gradient mode) {
                res = numbers<A>(rows, n * n).fill(9);
     const auto dpre = numbers<A>(rows, n), dpost = numbers<A>(rows, n), dres = numbers<A>(rows, n * n);
     const auto sums = p.made("sums", rows, n * n + 2 * n);
+    p.after([=] {
+      for (std::size_t i = 0; i < rows; ++i) {
+        T* const to = sums.data + i * sums.stride;
+        for (std::size_t k = 0; k < n; ++k) to[k] = T(dpre.data[i * n + k]), to[n + k] = T(dpost.data[i * n + k]);
+        for (std::size_t k = 0; k < n * n; ++k) to[2 * n + k] = T(dres.data[i * n * n + k]);
+      }
+    });
     return [=]<class B>(context& ctx) {
       mhc_pre_forward<B>(x.matrix(), pre.matrix(), y.matrix(), ctx);
       mhc_pre_backward<B>(dy.matrix(), x.matrix(), pre.matrix(), mhc_pre_gradients<T>{pre_dx.matrix(), dpre.matrix()},
@@ -91,21 +98,12 @@ auto streams_both_ways(std::size_t n, gradient mode) {
       mhc_post_res_backward<B>(dys.matrix(), x.matrix(), f.matrix(), post.matrix(), res.matrix(),
                                mhc_post_res_gradients<T>{post_dx.matrix(), df.matrix(), dpost.matrix(), dres.matrix()},
                                {.dx = mode}, ctx);
-      const bool device = std::is_same_v<B, cuda>;  // the numbers of tokens beside the results that are compared
-      if (device) device_memory::instance().reachable(true);
-      for (std::size_t i = 0; i < rows; ++i) {
-        T* const to = sums.data + i * sums.stride;
-        for (std::size_t k = 0; k < n; ++k) to[k] = T(dpre.data[i * n + k]), to[n + k] = T(dpost.data[i * n + k]);
-        for (std::size_t k = 0; k < n * n; ++k) to[2 * n + k] = T(dres.data[i * n * n + k]);
-      }
-      if (device) device_memory::instance().reachable(false);
     };
   };
 }
 
 TEST(cuda_depth, group_norm) {
-  for (const shape& s :
-       {shape{16, 96}, shape{8, 4104}, shape{12, 37}, shape{12, 40, 8}, shape{12, 3, 1}, shape{24, 1}})
+  for (const shape& s : {shape{16, 96}, shape{8, 4104}, shape{12, 37}, shape{12, 40, 8}, shape{12, 3, 1}, shape{24, 1}})
     expect_as_single_numbers<float>(s, group_norm_both_ways<float>(2));
   expect_as_single_numbers<bfloat16>({16, 512}, group_norm_both_ways<bfloat16>(4));
   expect_as_single_numbers<double>({16, 96}, group_norm_both_ways<double>(8));
@@ -132,10 +130,11 @@ TEST(cuda_depth, sparsemax_of_what_has_no_maximum) {
                 (std::isnan(got[0].second[k]) && std::isnan(wanted[0].second[k])))
         << k << ": " << got[0].second[k] << ", " << wanted[0].second[k];
 }
+// In f32 within half of what the contract allows: single numbers add up a row in f32.
 TEST(cuda_depth, attn_res) {
   for (const shape& s : {shape{70, 64}, shape{9, 512}, shape{2, 4104}, shape{9, 100, 3}})
     for (const std::size_t blocks : {1, 5, 10})
-      expect_as_single_numbers<float>(s, attn_res_both_ways<float>(blocks, {}));
+      expect_as_single_numbers<float>(s, attn_res_both_ways<float>(blocks, {}), 1e-5);
   expect_as_single_numbers<bfloat16>(
       {9, 512}, attn_res_both_ways<bfloat16>(5, {.round_key = true, .dparams = gradient::accumulate}));
 }

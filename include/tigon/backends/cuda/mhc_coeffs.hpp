@@ -124,7 +124,7 @@ __global__ void __launch_bounds__(256)
 }
 
 /// Columns of a block in the products below, one a thread; columns of phi that a thread has at a time; tokens of a block.
-inline constexpr unsigned product_columns = 128, product_mixes = 24, product_tokens = 32;
+inline constexpr unsigned product_columns = 128, product_mixes = 24, product_tokens = 16;
 
 /// dx = gz phi^T - shrink x, and what else adds to it.
 template <class T, class P, class A>
