@@ -158,7 +158,7 @@ auto steps(adamw_options opt) {
     for (std::size_t k = 0; k < 44; ++k) {
       const std::size_t n = sizes(k), at = k == 4;
       const auto g = numbers<T>(1, n + 1).fill(static_cast<unsigned>(k));
-      numbers<T> w = k < 6 ? p.made("w", 1, n + 1) : numbers<T>(1, n + 1);
+      numbers<T> w = k < 6 || k == 42 ? p.made("w", 1, n + 1) : numbers<T>(1, n + 1);
       w.fill(static_cast<unsigned>(k) + 100);
       const auto m = numbers<M>(1, n + 1).fill(static_cast<unsigned>(k) + 200, 1),
                  v = numbers<M>(1, n + 1).fill(static_cast<unsigned>(k) + 300, 2);
