@@ -387,5 +387,42 @@ def hyper_connections(bench):
                 leaves_of(cut(x), cut(f), cut(post), cut(res)), (0.10, 0.20), errors)
 
 
+def mhc_coeffs(bench):
+    import liger_kernel.transformers.functional as liger
+
+    doors = bench.doors
+    n, c = 4, 2048
+    cols, mixes = n * c, n * n + 2 * n
+    x, phi = random(ROWS, cols), random(cols, mixes) / 64
+    b, alpha = random(mixes, dtype=F32), random(3, dtype=F32)
+    shapes = (n,), (n,), (n * n,)
+    h, dh = ([random(ROWS, *s, dtype=F32) for s in shapes] for _ in range(2))
+    mix, rstd = random(ROWS, mixes, dtype=F32), random(ROWS, dtype=F32)
+    dx, dphi, db, dalpha = empties(x, phi, b, alpha)
+    forward = lambda: doors.mhc_coeffs_forward(x, phi, b, alpha, *h, mix, rstd, ROWS, cols)
+    backward = lambda: doors.mhc_coeffs_backward(*dh, x, phi, b, alpha, mix, rstd, dx, dphi, db, dalpha, ROWS, cols)
+    bench.once(forward), bench.once(backward)
+
+    def coefficients(x, phi, b, alpha):
+        z = rms(x) @ phi * torch.cat([alpha[k].expand(s[0]) for k, s in enumerate(shapes)]) + b
+        pre, post, m = z.split([s[0] for s in shapes], -1)
+        m = m.view(-1, n, n).softmax(-1) + 1e-6
+        m = m / (m.sum(-2, keepdim=True) + 1e-6)
+        for _ in range(19):
+            m = m / (m.sum(-1, keepdim=True) + 1e-6)
+            m = m / (m.sum(-2, keepdim=True) + 1e-6)
+        return pre.sigmoid(), 2 * post.sigmoid(), m.flatten(-2)
+
+    leaves64 = f64_of(x, phi, b, alpha)
+    references = coefficients(*leaves64)
+    torch.autograd.backward(references, [d.double() for d in dh])
+    errors = [error(a, r) for a, r in zip(h, references)], [error(a, r.grad) for a, r in zip((dx, dphi, db, dalpha), leaves64)]
+    twice(bench, backward, dphi)
+    size = x.numel() * 2
+    both_passes(bench, "mhc_coeffs", f"{ROWS} x {n} x {c}", (size, 2 * size), forward, backward,
+                lambda x, phi, b, a, o, r: liger.liger_mhc_coeffs(x.view(4, -1, n, c), phi, b, a, o, r), None,
+                leaves_of(x, phi, b, alpha[0], alpha[1], alpha[2]), (0.10, 0.35), errors)
+
+
 OPERATORS = [fused_add_rms_norm, modulated_rms_norm, poly_norm, dyt, divergences, rotations, embedding, adamw, group_norm, sparsemax,
-             attn_res, hyper_connections]
+             attn_res, hyper_connections, mhc_coeffs]

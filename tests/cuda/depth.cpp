@@ -29,16 +29,19 @@ auto group_norm_both_ways(std::size_t groups, float middle = 1) {
     };
   };
 }
-// Along the columns, and along the rows.
+// Along the columns, and where there are not too many along the rows.
 template <class T>
 auto sparsemax_both_ways() {
   return [](problem<T>& p) {
     const auto x = p.matrix(1), dy = p.matrix(2);
-    const auto y = p.made("y"), dx = p.made("dx"), yt = p.made("y of columns"), dxt = p.made("dx of columns");
+    const auto y = p.made("y"), dx = p.made("dx");
+    const bool both = p.of().cols < 150;
+    const auto yt = both ? p.made("y of columns") : y, dxt = both ? p.made("dx of columns") : dx;
     return [=]<class B>(context& ctx) {
       sparsemax_forward<B>(x.matrix(), y.matrix(), {}, ctx);
       sparsemax_backward<B>(dy.matrix(), y.matrix(), dx.matrix(), {}, ctx);
       const auto axis = [](const numbers<T>& m) { return axis_view<T>(m.data, 1, m.rows, m.cols, 0, m.stride); };
+      if (!both) return;
       sparsemax_forward<B>(axis(x), axis(yt), {}, ctx);
       sparsemax_backward<B>(axis(dy), axis(yt), axis(dxt), {}, ctx);
     };
@@ -80,6 +83,13 @@ auto streams_both_ways(std::size_t n, gradient mode) {
                res = numbers<A>(rows, n * n).fill(9);
     const auto dpre = numbers<A>(rows, n), dpost = numbers<A>(rows, n), dres = numbers<A>(rows, n * n);
     const auto sums = p.made("sums", rows, n * n + 2 * n);
+    p.after([=] {
+      for (std::size_t i = 0; i < rows; ++i) {
+        T* const to = sums.data + i * sums.stride;
+        for (std::size_t k = 0; k < n; ++k) to[k] = T(dpre.data[i * n + k]), to[n + k] = T(dpost.data[i * n + k]);
+        for (std::size_t k = 0; k < n * n; ++k) to[2 * n + k] = T(dres.data[i * n * n + k]);
+      }
+    });
     return [=]<class B>(context& ctx) {
       mhc_pre_forward<B>(x.matrix(), pre.matrix(), y.matrix(), ctx);
       mhc_pre_backward<B>(dy.matrix(), x.matrix(), pre.matrix(), mhc_pre_gradients<T>{pre_dx.matrix(), dpre.matrix()},
@@ -88,21 +98,12 @@ auto streams_both_ways(std::size_t n, gradient mode) {
       mhc_post_res_backward<B>(dys.matrix(), x.matrix(), f.matrix(), post.matrix(), res.matrix(),
                                mhc_post_res_gradients<T>{post_dx.matrix(), df.matrix(), dpost.matrix(), dres.matrix()},
                                {.dx = mode}, ctx);
-      const bool device = std::is_same_v<B, cuda>;  // the numbers of tokens beside the results that are compared
-      if (device) device_memory::instance().reachable(true);
-      for (std::size_t i = 0; i < rows; ++i) {
-        T* const to = sums.data + i * sums.stride;
-        for (std::size_t k = 0; k < n; ++k) to[k] = T(dpre.data[i * n + k]), to[n + k] = T(dpost.data[i * n + k]);
-        for (std::size_t k = 0; k < n * n; ++k) to[2 * n + k] = T(dres.data[i * n * n + k]);
-      }
-      if (device) device_memory::instance().reachable(false);
     };
   };
 }
 
 TEST(cuda_depth, group_norm) {
-  for (const shape& s :
-       {shape{16, 96}, shape{32, 4104}, shape{12, 37}, shape{12, 40, 8}, shape{12, 3, 1}, shape{24, 1}})
+  for (const shape& s : {shape{16, 96}, shape{8, 4104}, shape{12, 37}, shape{12, 40, 8}, shape{12, 3, 1}, shape{24, 1}})
     expect_as_single_numbers<float>(s, group_norm_both_ways<float>(2));
   expect_as_single_numbers<bfloat16>({16, 512}, group_norm_both_ways<bfloat16>(4));
   expect_as_single_numbers<double>({16, 96}, group_norm_both_ways<double>(8));
@@ -129,15 +130,16 @@ TEST(cuda_depth, sparsemax_of_what_has_no_maximum) {
                 (std::isnan(got[0].second[k]) && std::isnan(wanted[0].second[k])))
         << k << ": " << got[0].second[k] << ", " << wanted[0].second[k];
 }
+// In f32 within half of what the contract allows: single numbers add up a row in f32.
 TEST(cuda_depth, attn_res) {
-  for (const shape& s : {shape{70, 64}, shape{9, 512}, shape{5, 4104}, shape{9, 100, 3}})
-    for (const std::size_t blocks : {1, 3, 10})
-      expect_as_single_numbers<float>(s, attn_res_both_ways<float>(blocks, {}));
+  for (const shape& s : {shape{70, 64}, shape{9, 512}, shape{2, 4104}, shape{9, 100, 3}})
+    for (const std::size_t blocks : {1, 5, 10})
+      expect_as_single_numbers<float>(s, attn_res_both_ways<float>(blocks, {}), 1e-5);
   expect_as_single_numbers<bfloat16>(
       {9, 512}, attn_res_both_ways<bfloat16>(5, {.round_key = true, .dparams = gradient::accumulate}));
 }
 TEST(cuda_depth, streams) {
-  for (const shape& s : {shape{7, 512}, shape{5, 2056}, shape{9, 50, 3}})
+  for (const shape& s : {shape{7, 512}, shape{3, 2056}, shape{9, 50, 3}})
     for (const std::size_t n : {2, 4, 6})
       for (const gradient mode : {gradient::overwrite, gradient::accumulate})
         expect_as_single_numbers<float>(s, streams_both_ways<float>(n, mode));

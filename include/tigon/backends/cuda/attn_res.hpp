@@ -5,6 +5,8 @@
 
 #include <tigon/backends/cuda/backend.hpp>
 // Behind it: it says how these are compiled.
+#include <tigon/backends/cuda/block_sums.hpp>
+#include <tigon/backends/cuda/rows.hpp>
 #include <tigon/ops/depth/attn_res_kernel.hpp>
 
 namespace tigon {
@@ -35,97 +37,151 @@ struct matrices {
   }
 };
 
-/// K sums over a block, K a power of two: every step of a warp halves the numbers of a thread.
-template <int K>
-struct sums_of_block {
-  double of_warp[K][warp];
-  double total[K];
+/// What both ways read.
+template <class T, class W>
+struct depth_call {
+  matrices<const T> v;
+  const W *w_query, *w_norm;
+  unsigned cols;
 
-  /// All threads come here, with their parts in s, in f64 where those are, or from the sums of K lanes on. The totals are there
-  /// when it returns, until all have come again.
-  template <class A>
-  TIGON_DEVICE_INLINE void add(A (&s)[K]) {
-    const unsigned lane = threadIdx.x % warp;
-    unsigned which = 0, by = warp / 2;
-    halve<K / 2>(s, lane, by, which);
-    double sum_of_warp = static_cast<double>(s[0]);
-    for (; by != 0; by /= 2) sum_of_warp += __shfl_xor_sync(~0u, sum_of_warp, by);
-    if (lane % (warp / K) == 0) of_warp[which][threadIdx.x / warp] = sum_of_warp;
-    __syncthreads();
-    if (threadIdx.x < K) {
-      double sum = 0;
-      for (unsigned k = 0; k < blockDim.x / warp; ++k) sum += of_warp[threadIdx.x][k];
-      total[threadIdx.x] = sum;
-    }
-    __syncthreads();
-  }
-
- private:
-  /// Half of the lanes keep the first half of the numbers, the others the second.
-  template <int Left, class A>
-  static TIGON_DEVICE_INLINE void halve(A (&s)[K], unsigned lane, unsigned& by, unsigned& which) {
-    if constexpr (Left != 0) {
-      const bool up = (lane & by) != 0;
+  /// w_query w_norm of N columns.
+  template <int N, class A>
+  TIGON_DEVICE_INLINE void query(A (&u)[N], unsigned j) const {
+    elements<N, W> q, g;
+    q.load(w_query + j), g.load(w_norm + j);
 #pragma unroll
-      for (int k = 0; k < Left; ++k) {
-        const A sent = up ? s[k] : s[k + Left], own = up ? s[k + Left] : s[k];
-        s[k] = own + __shfl_xor_sync(~0u, sent, by);
-      }
-      which += up ? static_cast<unsigned>(Left) : 0;
-      by /= 2;
-      halve<Left / 2>(s, lane, by, which);
-    }
+    for (int k = 0; k < N; ++k) u[k] = q.template get<A>(k) * g.template get<A>(k);
   }
+};
+/// Memory of a block for a token.
+template <class A>
+struct depth_memory {
+  sums_of_block<2 * blocks_at_once> sums;
+  sums_of_block<2> exact;
+  sums_of_block<blocks_at_once> keys;
+  double score[most_blocks];
+  A scale[blocks_at_once], weight[most_blocks];
 };
 
 /// A token's rows: those of up to eight blocks are kept where they fit.
-template <int N, bool Kept, class T>
+template <int N, bool Kept, class T, class W>
 struct token_rows {
   using A = accumulator_t<T>;
+  using V = simd::vec<simd::cuda, A>;
+  using part = std::conditional_t<Kept, A, double>;  // of sums
+  static constexpr unsigned together = blocks_at_once;
+  const depth_call<T, W>& call;
+  std::size_t i;
   elements<N, T> kept[Kept ? kept_blocks : 1];
 
-  template <class M>
-  TIGON_DEVICE_INLINE void load(const matrices<M>& v, std::size_t i, unsigned cols) {
+  TIGON_DEVICE_INLINE void load() {
     if constexpr (Kept) {
       const unsigned j = threadIdx.x * N;
-      if (j < cols)
+      if (j < call.cols)
 #pragma unroll
         for (unsigned k = 0; k < kept_blocks; ++k)
-          if (k < v.count) kept[k].load(v.row(k, i) + j);
+          if (k < call.v.count) kept[k].load(call.v.row(k, i) + j);
     }
   }
   /// f(j) for the first of every N columns of this thread.
   template <class F>
-  static TIGON_DEVICE_INLINE void each(unsigned cols, F f) {
+  TIGON_DEVICE_INLINE void each(F f) const {
     if constexpr (Kept) {
-      if (threadIdx.x * N < cols) f(threadIdx.x * N);
+      if (threadIdx.x * N < call.cols) f(threadIdx.x * N);
     } else {
-      for (unsigned j = threadIdx.x * N; j < cols; j += blockDim.x * N) f(j);
+      for (unsigned j = threadIdx.x * N; j < call.cols; j += blockDim.x * N) f(j);
     }
   }
   /// f(k, elements) of blocks first + k, k < Count, at column j. Of kept ones `first` is known when loops are unrolled.
-  template <unsigned Count, class M, class F>
-  TIGON_DEVICE_INLINE void blocks(const matrices<M>& v, std::size_t i, unsigned first, unsigned j, F f) const {
+  template <unsigned Count, class F>
+  TIGON_DEVICE_INLINE void blocks(unsigned first, unsigned j, F f) const {
 #pragma unroll
     for (unsigned k = 0; k < Count; ++k) {
-      if (first + k >= v.count) break;
+      if (first + k >= call.v.count) break;
       if constexpr (Kept) {
         f(k, kept[first + k]);
       } else {
         elements<N, T> e;
-        e.load(v.row(first + k, i) + j);
+        e.load(call.v.row(first + k, i) + j);
         f(k, e);
       }
     }
   }
-};
-template <int N, class A, class W>
-TIGON_DEVICE_INLINE void load_query(A (&u)[N], const W* w_query, const W* w_norm, unsigned j) {
-  elements<N, W> q, g;
-  q.load(w_query + j), g.load(w_norm + j);
+  /// f(first) for every four blocks.
+  template <class F>
+  TIGON_DEVICE_INLINE void each_four(F f) const {
+#pragma unroll(Kept ? 2 : 1)
+    for (unsigned first = 0; first < (Kept ? kept_blocks : call.v.count); first += together)
+      if (first < call.v.count) f(first);
+  }
+  /// Sums over the row of products of blocks first, ... with themselves, or with `with`, and of those with the query.
+  template <class With>
+  TIGON_DEVICE_INLINE void multiply(unsigned first, sums_of_block<2 * together>& to, With with) const {
+    part s[2 * together] = {};
+    each([&](unsigned j) {
+      A u[N];
+      call.query(u, j);
+      const auto other = with(j);
+      blocks<together>(first, j, [&](unsigned k, const auto& e) {
+        A product(0), with_u(0);
 #pragma unroll
-  for (int k = 0; k < N; ++k) u[k] = q.template get<A>(k) * g.template get<A>(k);
-}
+        for (int n = 0; n < N; ++n) {
+          const A x = e.template get<A>(n);
+          product += x * other(n, x), with_u += x * u[n];
+        }
+        s[k] += static_cast<part>(product), s[together + k] += static_cast<part>(with_u);
+      });
+    });
+    to.add(s);
+  }
+  /// The same of one block in f64, of p v, with itself and with the query.
+  TIGON_DEVICE_INLINE void multiply_in_f64(unsigned n, double p, sums_of_block<2>& to) const {
+    const auto wide = [](auto x) { return static_cast<double>(static_cast<A>(x)); };
+    double s[2] = {0, 0};
+    const T* const x = call.v.row(n, i);
+    for (unsigned j = threadIdx.x; j < call.cols; j += blockDim.x) {
+      const double scaled = wide(x[j]) * p;
+      s[0] += scaled * scaled, s[1] += scaled * (wide(call.w_query[j]) * wide(call.w_norm[j]));
+    }
+    to.add(s);
+  }
+  /// rstd and scores of blocks first, ...
+  TIGON_DEVICE_INLINE void score(unsigned first, depth_memory<A>& m, A* rstd, double eps) const {
+    const double width = static_cast<double>(call.cols);
+    for (unsigned k = 0; k < together && first + k < call.v.count; ++k) {
+      double square = m.sums.total[k] / width + eps, product = m.sums.total[together + k];
+      const double p = tigon::detail::scale_for_squares<A>(square);
+      if (call.cols <= kernel<op::attn_res, backends::generic>::narrow || p != 1) {
+        multiply_in_f64(first + k, p, m.exact);
+        square = m.exact.total[0] / width + eps * p * p, product = m.exact.total[1];
+      }
+      if (threadIdx.x != k) continue;
+      const double r =
+          square <= std::numeric_limits<double>::max() ? math::rsqrt(square) : std::numeric_limits<double>::quiet_NaN();
+      rstd[first + k] = m.scale[k] = static_cast<A>(r * p);
+      m.score[first + k] = product * r;
+    }
+  }
+  /// Scores of keys that are rounded to the type of the weights.
+  TIGON_DEVICE_INLINE void score_rounded(unsigned first, depth_memory<A>& m) const {
+    __syncthreads();  // scales are there
+    part s[together] = {};
+    each([&](unsigned j) {
+      elements<N, W> q, g;
+      q.load(call.w_query + j), g.load(call.w_norm + j);
+      blocks<together>(first, j, [&](unsigned k, const auto& e) {
+#pragma unroll
+        for (int n = 0; n < N; ++n) {
+          const V key = round_to<W>(round_to<W>(V(e.template get<A>(n)) * V(m.scale[k])) * V(g.template get<A>(n)));
+          s[k] += static_cast<part>((key * V(q.template get<A>(n))).r);
+        }
+      });
+    });
+    m.keys.add(s);
+    if (threadIdx.x < together && first + threadIdx.x < call.v.count)
+      m.score[first + threadIdx.x] = m.keys.total[threadIdx.x];
+  }
+};
 
 template <class A>
 struct depth_options {
@@ -135,96 +191,36 @@ struct depth_options {
 
 template <int N, bool Kept, class T, class W>
 __global__ void __launch_bounds__(512, Kept ? 2 : 1)
-    mix_blocks(const __grid_constant__ matrices<const T> v, const W* w_query, const W* w_norm, matrix_view<T> y,
-               accumulator_t<T>* alpha, accumulator_t<T>* rstd, depth_options<accumulator_t<T>> opt) {
+    mix_blocks(const __grid_constant__ depth_call<T, W> call, matrix_view<T> y, accumulator_t<T>* alpha,
+               accumulator_t<T>* rstd, depth_options<accumulator_t<T>> opt) {
   using A = accumulator_t<T>;
   using V = simd::vec<simd::cuda, A>;
-  using part = std::conditional_t<Kept, A, double>;
-  constexpr unsigned together = blocks_at_once;
-  __shared__ sums_of_block<2 * together> sums;
-  __shared__ sums_of_block<2> exact;
-  __shared__ sums_of_block<together> keys;
-  __shared__ double score[most_blocks];
-  [[maybe_unused]] __shared__ A scale[together], weight[most_blocks];  // lambdas use them
+  __shared__ depth_memory<A> m;
   const std::size_t i = blockIdx.x;
-  const unsigned cols = static_cast<unsigned>(y.cols), count = v.count;
-  const double width = static_cast<double>(cols);
-  token_rows<N, Kept, T> rows;
-  rows.load(v, i, cols);
-#pragma unroll(Kept ? 2 : 1)
-  for (unsigned first = 0; first < (Kept ? kept_blocks : count); first += together) {
-    if (first >= count) break;
-    const unsigned here = count - first < together ? count - first : together;
-    part s[2 * together] = {};
-    rows.each(cols, [&](unsigned j) {
-      A u[N];
-      load_query(u, w_query, w_norm, j);
-      rows.template blocks<together>(v, i, first, j, [&](unsigned k, const auto& e) {
-        A square(0), product(0);
-#pragma unroll
-        for (int n = 0; n < N; ++n) {
-          const A x = e.template get<A>(n);
-          square += x * x, product += x * u[n];
-        }
-        s[k] += static_cast<part>(square), s[together + k] += static_cast<part>(product);
-      });
-    });
-    sums.add(s);
-    for (unsigned k = 0; k < here; ++k) {
-      double square = sums.total[k] / width + opt.eps, product = sums.total[together + k];
-      const double p = tigon::detail::scale_for_squares<A>(square);
-      if (cols <= kernel<op::attn_res, backends::generic>::narrow || p != 1) {  // all of it in f64, of p v
-        double e[2] = {0, 0};
-        const T* const x = v.row(first + k, i);
-        for (unsigned j = threadIdx.x; j < cols; j += blockDim.x) {
-          const double scaled = static_cast<double>(static_cast<A>(x[j])) * p;
-          e[0] += scaled * scaled;
-          e[1] += scaled *
-                  (static_cast<double>(static_cast<A>(w_query[j])) * static_cast<double>(static_cast<A>(w_norm[j])));
-        }
-        exact.add(e);
-        square = exact.total[0] / width + opt.eps * p * p, product = exact.total[1];
-      }
-      if (threadIdx.x != k) continue;
-      const double r =
-          square <= std::numeric_limits<double>::max() ? math::rsqrt(square) : std::numeric_limits<double>::quiet_NaN();
-      scale[k] = static_cast<A>(r * p);
-      rstd[i * count + first + k] = scale[k];
-      score[first + k] = product * r;
-    }
-    if (opt.round_key) {
-      __syncthreads();
-      part s8[together] = {};
-      rows.each(cols, [&](unsigned j) {
-        elements<N, W> q, g;
-        q.load(w_query + j), g.load(w_norm + j);
-        rows.template blocks<together>(v, i, first, j, [&](unsigned k, const auto& e) {
-#pragma unroll
-          for (int n = 0; n < N; ++n) {
-            const V key = round_to<W>(round_to<W>(V(e.template get<A>(n)) * V(scale[k])) * V(g.template get<A>(n)));
-            s8[k] += static_cast<part>((key * V(q.template get<A>(n))).r);
-          }
-        });
-      });
-      keys.add(s8);
-      if (threadIdx.x < here) score[first + threadIdx.x] = keys.total[threadIdx.x];
-    }
-  }
+  const unsigned count = call.v.count;
+  token_rows<N, Kept, T, W> rows{call, i, {}};
+  rows.load();
+  rows.each_four([&](unsigned first) {
+    rows.multiply(first, m.sums, [](unsigned) { return [](int, A x) { return x; }; });
+    rows.score(first, m, rstd + i * count, opt.eps);
+    if (opt.round_key) rows.score_rounded(first, m);
+  });
   __syncthreads();
   double top = -std::numeric_limits<double>::infinity();
-  for (unsigned n = 0; n < count; ++n) top = math::max(top, score[n]);
+  for (unsigned n = 0; n < count; ++n) top = math::max(top, m.score[n]);
+  const auto weight_of = [&](unsigned n) { return math::exp_nonpositive(static_cast<A>(m.score[n] - top)); };
   A sum(0);
-  for (unsigned n = 0; n < count; ++n) sum += math::exp_nonpositive(static_cast<A>(score[n] - top));
+  for (unsigned n = 0; n < count; ++n) sum += weight_of(n);
   for (unsigned n = threadIdx.x; n < count; n += blockDim.x)
-    alpha[i * count + n] = weight[n] = math::exp_nonpositive(static_cast<A>(score[n] - top)) * (A(1) / sum);
+    alpha[i * count + n] = m.weight[n] = weight_of(n) * (A(1) / sum);
   __syncthreads();
-  rows.each(cols, [&](unsigned j) {
+  rows.each([&](unsigned j) {
     A mean[N];
 #pragma unroll
     for (int n = 0; n < N; ++n) mean[n] = A(0);
     for (unsigned first = 0; first < (Kept ? 1 : count); first += kept_blocks)
-      rows.template blocks<kept_blocks>(v, i, first, j, [&](unsigned k, const auto& e) {
-        const A w = weight[first + k];
+      rows.template blocks<kept_blocks>(first, j, [&](unsigned k, const auto& e) {
+        const A w = m.weight[first + k];
 #pragma unroll
         for (int n = 0; n < N; ++n) mean[n] = fma(V(e.template get<A>(n)), V(w), V(mean[n])).r;
       });
@@ -234,88 +230,81 @@ __global__ void __launch_bounds__(512, Kept ? 2 : 1)
   });
 }
 
+/// Of a token in backward: sums of dy v and of u v, block by block, and what dv and p are made of.
+template <class A>
+struct depth_gradient_memory {
+  sums_of_block<2 * blocks_at_once> sums;
+  A of_dy[most_blocks], of_u[most_blocks];
+  A by_dy[most_blocks], by_u[most_blocks], by_x[most_blocks];
+
+  /// Relative to the da of the block with most weight, as on a CPU.
+  TIGON_DEVICE_INLINE void finish(const A* alpha, const A* rstd, unsigned count, A per_col) {
+    __syncthreads();
+    if (threadIdx.x < warp) {
+      unsigned most = 0;
+      for (unsigned n = 1; n < count; ++n) most = alpha[n] > alpha[most] ? n : most;
+      const A base = of_dy[most];
+      A mean(0);
+      for (unsigned n = 0; n < count; ++n) mean += alpha[n] * (of_dy[n] - base);
+      for (unsigned n = threadIdx.x; n < count; n += warp) {
+        const A ds = alpha[n] * (of_dy[n] - base - mean) * rstd[n];
+        by_dy[n] = alpha[n], by_u[n] = ds, by_x[n] = ds * (rstd[n] * of_u[n]) * rstd[n] * per_col;
+      }
+    }
+    __syncthreads();
+  }
+};
+
 /// The tokens of a task; and with partials its sums of p, which the gradients of the weights are made of.
 template <int N, bool Kept, class T, class W>
 __global__ void __launch_bounds__(672)  // 96 registers
-    mix_gradients(matrix_view<const T> dy, const __grid_constant__ matrices<const T> v,
-                  const __grid_constant__ matrices<T> dv, const W* w_query, const W* w_norm,
-                  const accumulator_t<T>* alpha, const accumulator_t<T>* rstd, std::size_t per_task,
-                  accumulator_t<T>* partials, std::size_t stride) {
+    mix_gradients(const __grid_constant__ depth_call<T, W> call, matrix_view<const T> dy,
+                  const __grid_constant__ matrices<T> dv, const accumulator_t<T>* alpha, const accumulator_t<T>* rstd,
+                  std::size_t per_task, accumulator_t<T>* partials, std::size_t stride) {
   using A = accumulator_t<T>;
   using V = simd::vec<simd::cuda, A>;
-  using part = std::conditional_t<Kept, A, double>;
-  constexpr unsigned together = blocks_at_once;
-  __shared__ sums_of_block<2 * together> sums;
-  __shared__ A of_dy[most_blocks], of_u[most_blocks];
-  [[maybe_unused]] __shared__ A by_u[most_blocks], by_x[most_blocks], by_dy[most_blocks];  // lambdas use them
+  __shared__ depth_gradient_memory<A> m;
   const std::size_t begin = blockIdx.x * per_task, end = dy.rows < begin + per_task ? dy.rows : begin + per_task;
-  const unsigned cols = static_cast<unsigned>(dy.cols), count = v.count;
+  const unsigned count = call.v.count;
   A* const own = partials == nullptr ? nullptr : partials + blockIdx.x * stride;
-  const A per_col = A(1) / static_cast<A>(cols);
   A p[Kept ? N : 1];
 #pragma unroll
   for (int n = 0; n < (Kept ? N : 1); ++n) p[n] = A(0);
   if (!Kept && own != nullptr)
-    for (unsigned j = threadIdx.x; j < cols; j += blockDim.x) own[j] = A(0);
-  token_rows<N, Kept, T> rows;
-  for (std::size_t i = begin; i < end; ++i) {
-    rows.load(v, i, cols);
-#pragma unroll(Kept ? 2 : 1)
-    for (unsigned first = 0; first < (Kept ? kept_blocks : count); first += together) {
-      if (first >= count) break;
-      part s[2 * together] = {};
-      rows.each(cols, [&](unsigned j) {
-        A u[N];
-        load_query(u, w_query, w_norm, j);
-        elements<N, T> d;
-        d.load(dy.data + i * dy.row_stride + j);
-        rows.template blocks<together>(v, i, first, j, [&](unsigned k, const auto& e) {
-          A with_dy(0), with_u(0);
-#pragma unroll
-          for (int n = 0; n < N; ++n) {
-            const A x = e.template get<A>(n);
-            with_dy += x * d.template get<A>(n), with_u += x * u[n];
-          }
-          s[k] += static_cast<part>(with_dy), s[together + k] += static_cast<part>(with_u);
-        });
-      });
-      sums.add(s);
-      if (threadIdx.x < together && first + threadIdx.x < count) {
-        of_dy[first + threadIdx.x] = static_cast<A>(sums.total[threadIdx.x]);
-        of_u[first + threadIdx.x] = static_cast<A>(sums.total[together + threadIdx.x]);
-      }
-    }
-    __syncthreads();
-    if (threadIdx.x < warp) {
-      const A *const as = alpha + i * count, *const rs = rstd + i * count;
-      unsigned most = 0;
-      for (unsigned n = 1; n < count; ++n) most = as[n] > as[most] ? n : most;
-      const A base = of_dy[most];
-      A mean(0);
-      for (unsigned n = 0; n < count; ++n) mean += as[n] * (of_dy[n] - base);
-      for (unsigned n = threadIdx.x; n < count; n += warp) {
-        const A ds = as[n] * (of_dy[n] - base - mean) * rs[n];
-        by_dy[n] = as[n], by_u[n] = ds, by_x[n] = ds * (rs[n] * of_u[n]) * rs[n] * per_col;
-      }
-    }
-    __syncthreads();
-    rows.each(cols, [&](unsigned j) {
-      A u[N], add_to[N];
-      load_query(u, w_query, w_norm, j);
-      elements<N, T> d;
-      d.load(dy.data + i * dy.row_stride + j);
+    for (unsigned j = threadIdx.x; j < call.cols; j += blockDim.x) own[j] = A(0);
+  __syncthreads();
+  token_rows<N, Kept, T, W> rows{call, begin, {}};
+  const auto dy_at = [&](unsigned j) {
+    elements<N, T> d;
+    d.load(dy.data + rows.i * dy.row_stride + j);
+    return [d](int n, A) { return d.template get<A>(n); };
+  };
+  for (; rows.i < end; ++rows.i) {
+    const std::size_t i = rows.i;
+    rows.load();
+    rows.each_four([&](unsigned first) {
+      rows.multiply(first, m.sums, dy_at);
+      if (threadIdx.x >= blocks_at_once || first + threadIdx.x >= count) return;
+      m.of_dy[first + threadIdx.x] = static_cast<A>(m.sums.total[threadIdx.x]);
+      m.of_u[first + threadIdx.x] = static_cast<A>(m.sums.total[blocks_at_once + threadIdx.x]);
+    });
+    m.finish(alpha + i * count, rstd + i * count, count, A(1) / static_cast<A>(call.cols));
+    rows.each([&](unsigned j) {
+      A u[N], sum[N];
+      call.query(u, j);
+      const auto d = dy_at(j);
 #pragma unroll
       for (int n = 0; n < N; ++n)
-        add_to[n] = Kept ? p[Kept ? n : 0] : own != nullptr ? own[j + static_cast<unsigned>(n)] : A(0);
+        sum[n] = Kept ? p[Kept ? n : 0] : own != nullptr ? own[j + static_cast<unsigned>(n)] : A(0);
       for (unsigned first = 0; first < (Kept ? 1 : count); first += kept_blocks)
-        rows.template blocks<kept_blocks>(v, i, first, j, [&](unsigned k, const auto& e) {
-          const A a = by_dy[first + k], of_query = by_u[first + k], shrink = by_x[first + k];
+        rows.template blocks<kept_blocks>(first, j, [&](unsigned k, const auto& e) {
+          const A by_dy = m.by_dy[first + k], by_u = m.by_u[first + k], by_x = m.by_x[first + k];
           A result[N];
 #pragma unroll
           for (int n = 0; n < N; ++n) {
             const V x(e.template get<A>(n));
-            result[n] = fma(V(d.template get<A>(n)), V(a), fnma(x, V(shrink), V(u[n] * of_query))).r;
-            add_to[n] = fma(x, V(of_query), V(add_to[n])).r;
+            result[n] = fma(V(d(n, A(0))), V(by_dy), fnma(x, V(by_x), V(u[n] * by_u))).r;
+            sum[n] = fma(x, V(by_u), V(sum[n])).r;
           }
           elements<N, T> to;
           to.set_all(result);
@@ -324,15 +313,15 @@ __global__ void __launch_bounds__(672)  // 96 registers
 #pragma unroll
       for (int n = 0; n < N; ++n) {
         if constexpr (Kept)
-          p[n] = add_to[n];
+          p[n] = sum[n];
         else if (own != nullptr)
-          own[j + static_cast<unsigned>(n)] = add_to[n];
+          own[j + static_cast<unsigned>(n)] = sum[n];
       }
     });
   }
   if constexpr (Kept)
     if (own != nullptr)
-      rows.each(cols, [&](unsigned j) {
+      rows.each([&](unsigned j) {
 #pragma unroll
         for (int n = 0; n < N; ++n) own[j + static_cast<unsigned>(n)] = p[n];
       });
@@ -349,11 +338,10 @@ struct kernel<op::attn_res, backends::cuda> : kernel<op::attn_res, backends::gen
                       context& ctx) {
     using A = accumulator_t<T>;
     if (y.rows == 0 || y.cols == 0) return;
-    const gpu::matrices<const T> blocks(v);
-    (void)gpu::columns(y.cols);
-    with_columns<T, W>(y, w_query, w_norm, blocks, blocks, 512, [&]<int N, bool Kept>(unsigned threads) {
-      gpu::launch(ctx, gpu::mix_blocks<N, Kept, T, W>, gpu::blocks(y.rows), threads, blocks, w_query.data, w_norm.data,
-                  y, alpha.data(), rstd.data(), gpu::depth_options<A>{opt.eps, opt.round_key});
+    const gpu::depth_call<T, W> call{gpu::matrices<const T>(v), w_query.data, w_norm.data, gpu::columns(y.cols)};
+    with_columns(y, call, call.v, [&]<int N, bool Kept>(unsigned threads) {
+      gpu::launch(ctx, gpu::mix_blocks<N, Kept, T, W>, gpu::blocks(y.rows), threads, call, y, alpha.data(), rstd.data(),
+                  gpu::depth_options<A>{opt.eps, opt.round_key});
     });
   }
 
@@ -364,7 +352,7 @@ struct kernel<op::attn_res, backends::cuda> : kernel<op::attn_res, backends::gen
                        context& ctx) {
     using A = accumulator_t<T>;
     const bool sums = gradients.dw_query || gradients.dw_norm;
-    const gpu::matrices<const T> blocks(v);
+    const gpu::depth_call<T, W> call{gpu::matrices<const T>(v), w_query.data, w_norm.data, gpu::columns(dy.cols)};
     const gpu::matrices<T> to(gradients.dv);
     const std::size_t stride = workspace::padded<A>(dy.cols);
     workspace::frame frame(ctx.workspace());
@@ -372,14 +360,12 @@ struct kernel<op::attn_res, backends::cuda> : kernel<op::attn_res, backends::gen
     std::size_t tasks = 0;
     A* const partials = sums ? frame.template take<A>(gpu::most_tasks(dy.rows) * stride) : nullptr;
     if (dy.cols == 0) return;
-    (void)gpu::columns(dy.cols);
-    with_columns<T, W>(dy, w_query, w_norm, blocks, to, 512, [&]<int N, bool Kept>(unsigned threads) {
+    with_columns(dy, call, to, [&]<int N, bool Kept>(unsigned threads) {
       const std::size_t per_task = gpu::rows_of_task(dy.rows, 1, std::max(1024 / threads, 1u));
       tasks = detail::ceil_div(dy.rows, per_task);
       if (tasks != 0)
-        gpu::launch(ctx, gpu::mix_gradients<N, Kept, T, W>, gpu::blocks(tasks), threads, matrix_view<const T>(dy),
-                    blocks, to, w_query.data, w_norm.data, of_forward.alpha.data(), of_forward.rstd.data(), per_task,
-                    partials, stride);
+        gpu::launch(ctx, gpu::mix_gradients<N, Kept, T, W>, gpu::blocks(tasks), threads, call, matrix_view<const T>(dy),
+                    to, of_forward.alpha.data(), of_forward.rstd.data(), per_task, partials, stride);
     });
     if (!sums) return;
     gpu::launch(ctx, gpu::add_tasks<A, A>, gpu::blocks(detail::ceil_div(dy.cols, gpu::columns_of_block)), 256,
@@ -389,20 +375,20 @@ struct kernel<op::attn_res, backends::cuda> : kernel<op::attn_res, backends::gen
 
  private:
   /// run<columns of an access, whether a thread keeps its columns of all blocks>(threads)
-  template <class T, class W, class M, class In, class Out, class Run>
-  static void with_columns(const M& like, in_vector<W> w_query, in_vector<W> w_norm, const In& in, const Out& out,
-                           unsigned most, Run run) {
+  template <class M, class T, class W, class Out, class Run>
+  static void with_columns(const M& like, const gpu::depth_call<T, W>& call, const Out& out, Run run) {
     constexpr int N = static_cast<int>(gpu::access_bytes / sizeof(T));
-    const bool wide = like.cols % N == 0 && gpu::begins_accesses<N>(like.data, like.row_stride) &&
-                      gpu::begins_accesses<N>(w_query.data, 0) && gpu::begins_accesses<N>(w_norm.data, 0) &&
-                      in.template wide<N>() && out.template wide<N>();
-    const auto threads = [&](int n) {
-      const std::size_t wanted = detail::round_up(detail::ceil_div(like.cols, n), std::size_t{gpu::warp});
-      return static_cast<unsigned>(std::min<std::size_t>(wanted, most));
+    constexpr std::size_t most = 512;
+    const bool wide = call.cols % N == 0 && gpu::begins_accesses<N>(like.data, like.row_stride) &&
+                      gpu::begins_accesses<N>(call.w_query, 0) && gpu::begins_accesses<N>(call.w_norm, 0) &&
+                      call.v.template wide<N>() && out.template wide<N>();
+    const auto threads = [&](std::size_t n) {
+      const std::size_t wanted = detail::round_up(detail::ceil_div(std::size_t{call.cols}, n), std::size_t{gpu::warp});
+      return static_cast<unsigned>(std::min(wanted, most));
     };
     if (!wide)
       run.template operator()<1, false>(threads(1));
-    else if (in.count <= gpu::kept_blocks && like.cols <= std::size_t{most} * N)
+    else if (call.v.count <= gpu::kept_blocks && call.cols <= most * N)
       run.template operator()<N, true>(threads(N));
     else
       run.template operator()<N, false>(threads(N));

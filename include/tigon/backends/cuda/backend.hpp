@@ -23,6 +23,7 @@ struct jsd;
 struct kl_div;
 struct layer_norm;
 struct llama4_rope;
+struct mhc_coeffs;
 struct mhc_post_res;
 struct mhc_pre;
 struct modulated_rms_norm;
@@ -64,9 +65,9 @@ struct cuda : generic {
   using number = gpu::scaled_number<A>;
   using overrides =
       op_list<op::adamw, op::attn_res, op::cross_entropy, op::dyt, op::embedding, op::fused_linear_cross_entropy,
-              op::gemm, op::group_norm, op::jsd, op::kl_div, op::llama4_rope, op::mhc_post_res, op::mhc_pre,
-              op::modulated_rms_norm, op::poly_norm, op::qk_norm_rope, op::qwen2vl_mrope, op::rms_norm, op::rope,
-              op::softmax, op::sparsemax, op::tvd>;
+              op::gemm, op::group_norm, op::jsd, op::kl_div, op::llama4_rope, op::mhc_coeffs, op::mhc_post_res,
+              op::mhc_pre, op::modulated_rms_norm, op::poly_norm, op::qk_norm_rope, op::qwen2vl_mrope, op::rms_norm,
+              op::rope, op::softmax, op::sparsemax, op::tvd>;
   /// Operators that are made of row programs alone.
   using shared =
       op_list<op::fused_add_rms_norm, op::geglu, op::layer_norm, op::relu_squared, op::swiglu, op::swiglu_fused>;
@@ -98,6 +99,7 @@ struct cuda : generic {
 #include <tigon/backends/cuda/sparsemax.hpp>
 #if __has_include(<Eigen/Core>)  // what products need on every backend (gemm/kernel.hpp)
 #include <tigon/backends/cuda/fused_linear_cross_entropy.hpp>
+#include <tigon/backends/cuda/mhc_coeffs.hpp>
 #endif
 
 #endif  // TIGON_BACKENDS_CUDA_BACKEND_HPP

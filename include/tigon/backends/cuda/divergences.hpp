@@ -35,7 +35,7 @@ struct rows_that_count {
 template <class I>
 __global__ void __launch_bounds__(threads_of_sum)
     count_kept_rows(const I* labels, std::size_t rows, std::int64_t ignore_index, rows_that_count to,
-               divergence_reduction reduction, double denominator, std::size_t vocab) {
+                    divergence_reduction reduction, double denominator, std::size_t vocab) {
   double counted[1] = {0};
   for (std::size_t i = threadIdx.x; i < rows; i += threads_of_sum) {
     const bool keeps = labels == nullptr || labels[i] != ignore_index;
@@ -64,8 +64,8 @@ struct divergence_rows : tigon::detail::divergence_rows {
                   std::int64_t ignore_index)
       : tigon::detail::divergence_rows(frame.take<double>(count), frame.take<std::uint8_t>(count), count, 1),
         scale_at(frame.take<double>(1)) {
-    launch(ctx, count_kept_rows<I>, 1, threads_of_sum, labels.data(), rows, ignore_index, rows_that_count{loss, kept, scale_at},
-           reduction, denominator, vocab);
+    launch(ctx, count_kept_rows<I>, 1, threads_of_sum, labels.data(), rows, ignore_index,
+           rows_that_count{loss, kept, scale_at}, reduction, denominator, vocab);
   }
   template <class A>
   void put_total(A* to, context& ctx) const {

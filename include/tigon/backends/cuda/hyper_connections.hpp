@@ -4,7 +4,8 @@
 
 #include <tigon/backends/cuda/backend.hpp>
 // Behind it: it says how these are compiled.
-#include <tigon/backends/cuda/attn_res.hpp>
+#include <tigon/backends/cuda/block_sums.hpp>
+#include <tigon/backends/cuda/rows.hpp>
 #include <tigon/ops/depth/mhc_post_res_kernel.hpp>
 #include <tigon/ops/depth/mhc_pre_kernel.hpp>
 
@@ -46,8 +47,9 @@ struct stream_weights {
 
 inline constexpr unsigned threads_of_streams = 128, sources_at_once = 5;
 
-/// out_o = sum_i weight(o, i) in_i, or added to it. A thread has N channels of a token, of all streams, which it reads once.
-template <int N, class T>
+/// out_o = sum_i weight(o, i) in_i, or added to it. A thread has N channels of a token, of all streams, which it keeps where
+/// they are few.
+template <int N, bool Kept, class T>
 __global__ void __launch_bounds__(threads_of_streams)
     sum_streams(const __grid_constant__ streams<const T> in, const __grid_constant__ streams<T> out,
                 const __grid_constant__ stream_weights<accumulator_t<T>> w, std::size_t tokens, bool add) {
@@ -57,10 +59,10 @@ __global__ void __launch_bounds__(threads_of_streams)
   const std::size_t at = blockIdx.x * std::size_t{threads_of_streams} + threadIdx.x, token = at / vectors;
   if (token >= tokens) return;
   const unsigned j = static_cast<unsigned>(at - token * vectors) * N;
-  elements<N, T> x[sources_at_once];
+  elements<N, T> kept[Kept ? sources_at_once : 1];
 #pragma unroll
-  for (unsigned k = 0; k < sources_at_once; ++k)
-    if (k < sources) x[k].load(in.at(token, k, j));
+  for (unsigned k = 0; k < (Kept ? sources_at_once : 0); ++k)
+    if (k < sources) kept[k].load(in.at(token, k, j));
   for (unsigned o = 0; o < outputs; ++o) {
     T* const to = out.at(token, o, j);
     elements<N, T> e;
@@ -69,41 +71,12 @@ __global__ void __launch_bounds__(threads_of_streams)
 #pragma unroll
     for (int n = 0; n < N; ++n) sum[n] = add ? e.template get<A>(n) : A(0);
 #pragma unroll
-    for (unsigned k = 0; k < sources_at_once; ++k) {
+    for (unsigned k = 0; k < (Kept ? sources_at_once : sources); ++k) {
       if (k >= sources) break;
+      if constexpr (!Kept) kept[0].load(in.at(token, k, j));
       const V weight(w.at(token, o, k, out.count, in.count));
 #pragma unroll
-      for (int n = 0; n < N; ++n) sum[n] = fma(V(x[k].template get<A>(n)), weight, V(sum[n])).r;
-    }
-    e.set_all(sum);
-    e.store(to);
-  }
-}
-/// The same of more streams than a thread keeps, in one pass over them for each output, so that sums are rounded once.
-template <int N, class T>
-__global__ void __launch_bounds__(threads_of_streams)
-    sum_many_streams(const __grid_constant__ streams<const T> in, const __grid_constant__ streams<T> out,
-                     const __grid_constant__ stream_weights<accumulator_t<T>> w, std::size_t tokens, bool add) {
-  using A = accumulator_t<T>;
-  using V = simd::vec<simd::cuda, A>;
-  const unsigned vectors = in.channels / N, sources = in.size(), outputs = out.size();
-  const std::size_t at = blockIdx.x * std::size_t{threads_of_streams} + threadIdx.x, token = at / vectors;
-  if (token >= tokens) return;
-  const unsigned j = static_cast<unsigned>(at - token * vectors) * N;
-  for (unsigned o = 0; o < outputs; ++o) {
-    T* const to = out.at(token, o, j);
-    elements<N, T> e;
-    A sum[N];
-    if (add) e.load(to);
-#pragma unroll
-    for (int n = 0; n < N; ++n) sum[n] = add ? e.template get<A>(n) : A(0);
-#pragma unroll 4
-    for (unsigned k = 0; k < sources; ++k) {
-      elements<N, T> x;
-      x.load(in.at(token, k, j));
-      const V weight(w.at(token, o, k, out.count, in.count));
-#pragma unroll
-      for (int n = 0; n < N; ++n) sum[n] = fma(V(x.template get<A>(n)), weight, V(sum[n])).r;
+      for (int n = 0; n < N; ++n) sum[n] = fma(V(kept[Kept ? k : 0].template get<A>(n)), weight, V(sum[n])).r;
     }
     e.set_all(sum);
     e.store(to);
@@ -171,9 +144,9 @@ void sum_streams_of_tokens(context& ctx, const streams<const T>& in, const strea
     const unsigned grid = blocks(tigon::detail::ceil_div(threads, threads_of_streams));
     if (grid == 0) return;
     if (sources <= sources_at_once)
-      launch(ctx, sum_streams<n.value, T>, grid, threads_of_streams, in, out, w, tokens, add);
+      launch(ctx, sum_streams<n.value, true, T>, grid, threads_of_streams, in, out, w, tokens, add);
     else
-      launch(ctx, sum_many_streams<n.value, T>, grid, threads_of_streams, in, out, w, tokens, add);
+      launch(ctx, sum_streams<n.value, false, T>, grid, threads_of_streams, in, out, w, tokens, add);
   };
   constexpr int N = static_cast<int>(access_bytes / sizeof(T));
   if (in.template wide<N>() && out.template wide<N>())

@@ -5,162 +5,12 @@
 
 #include <tigon/backends/cuda/backend.hpp>
 // Behind it: it says how these are compiled.
-#include <tigon/backends/cuda/rotary.hpp>
+#include <tigon/backends/cuda/paired_heads.hpp>
 #include <tigon/ops/rotary/qk_norm_rope_kernel.hpp>
 
 namespace tigon {
 namespace gpu {
 inline namespace TIGON_ABI {
-
-/// The columns of a head in pairs: those that are rotated, then the rest, the first half of it with the second. Of an odd rest
-/// the last pair lacks its second column.
-struct paired_columns {
-  std::size_t dim, half, first, rest, other;
-  bool neighbours;
-
-  explicit paired_columns(std::size_t d, const tigon::detail::rotated_part& part)
-      : dim(d),
-        half(part.half()),
-        first(part.first),
-        rest(d - part.count),
-        other(part.first == 0 ? part.count : 0),
-        neighbours(part.pairs == rotary_pairs::neighbours) {}
-  TIGON_INLINE std::size_t second_of_rest() const { return (rest + 1) / 2; }
-  TIGON_INLINE std::size_t pairs() const { return half + second_of_rest(); }
-  TIGON_DEVICE_INLINE bool rotated(std::size_t j) const { return j < half; }
-  TIGON_DEVICE_INLINE bool side_by_side(std::size_t j) const { return neighbours && rotated(j); }
-  /// The first column of pair j, and how far on the second is, of which there may be none.
-  TIGON_DEVICE_INLINE std::size_t column(std::size_t j) const {
-    return rotated(j) ? first + (neighbours ? 2 * j : j) : other + j - half;
-  }
-  TIGON_DEVICE_INLINE std::size_t apart(std::size_t j) const {
-    return rotated(j) ? (neighbours ? std::size_t{1} : half) : second_of_rest();
-  }
-  TIGON_DEVICE_INLINE bool both(std::size_t j) const { return rotated(j) || j - half + second_of_rest() < rest; }
-  /// Column `of` of pair j + k of a thread that has the pairs from j on.
-  TIGON_DEVICE_INLINE std::size_t column_of(std::size_t j, unsigned k, bool second) const {
-    const std::size_t u = column(j) + (side_by_side(j) ? 2 * k : k);
-    return second ? u + apart(j) : u;
-  }
-
-  template <int P, class T>
-  TIGON_DEVICE_INLINE column_pairs<P, T> load(const T* row, std::size_t j) const {
-    column_pairs<P, T> c;
-    if (P == 1 && !both(j)) {
-      c.u[0] = static_cast<typename column_pairs<P, T>::A>(row[column(j)]), c.v[0] = 0;
-    } else {
-      c.load(row + column(j), apart(j), side_by_side(j));
-    }
-    return c;
-  }
-  template <int P, class T>
-  TIGON_DEVICE_INLINE void store(const column_pairs<P, T>& c, T* row, std::size_t j) const {
-    if (P == 1 && !both(j))
-      row[column(j)] = as_element<T>(c.u[0]);
-    else
-      c.store(row + column(j), apart(j), side_by_side(j));
-  }
-  template <int P>
-  bool divides() const {
-    return half % P == 0 && first % P == 0 && rest % (2 * P) == 0 && other % P == 0;
-  }
-};
-
-/// The heads of q, or of k.
-template <class T, class W>
-struct normed_side {
-  heads_view<const T> x, dy;
-  heads_view<T> out;
-  const W* w;  ///< null: ones
-  accumulator_t<T> offset;
-  std::size_t rows;
-
-  TIGON_DEVICE_INLINE bool wanted(bool sums) const { return out.data != nullptr || sums; }
-  template <int P>
-  bool wide() const {
-    return begins_accesses<P>(x) && begins_accesses<P>(dy) && begins_accesses<P>(out) && begins_accesses<P>(w, 0);
-  }
-};
-template <class T, class W, class U>
-struct normed_heads {
-  using A = accumulator_t<T>;
-  normed_side<T, W> side[2];
-  paired_columns columns;
-  angles_of_tables<U> angles;
-  A eps;
-
-  /// A row of a side.
-  struct place {
-    std::size_t b, h, s, token;
-  };
-  TIGON_DEVICE_INLINE place of(const normed_side<T, W>& side_of, std::size_t i) const {
-    const std::size_t token = i / side_of.x.heads, b = token / side_of.x.seq_len;
-    return {b, i - token * side_of.x.heads, token - b * side_of.x.seq_len, token};
-  }
-  /// offset + w of the pairs from j on.
-  template <int P>
-  TIGON_DEVICE_INLINE column_pairs<P, W> weights(const normed_side<T, W>& side_of, std::size_t j) const {
-    column_pairs<P, W> g;
-    if (side_of.w != nullptr)
-      g = columns.load<P>(side_of.w, j);
-    else
-#pragma unroll
-      for (int k = 0; k < P; ++k) g.u[k] = g.v[k] = 1;
-    return g;
-  }
-  template <int P>
-  TIGON_DEVICE_INLINE void rotate(column_pairs<P, T>& c, std::size_t token, std::size_t j, A sign) const {
-    if (!columns.rotated(j)) return;
-    A cs[P], zs[P];
-    angles.template load<P>(token, j, cs, zs);
-    c.rotate(cs, zs, sign);
-  }
-};
-
-/// A thread of a head: pairs lane P, ... of it, which it keeps where they are all; otherwise every pass reads them.
-template <unsigned Lanes, int P, bool Kept, class T, class W, class U>
-struct head_thread {
-  using A = accumulator_t<T>;
-  using V = simd::vec<simd::cuda, A>;
-  using group = gpu::group<Lanes>;
-  const normed_heads<T, W, U>& all;
-  const normed_side<T, W>& side;
-  typename normed_heads<T, W, U>::place at;
-  const T* from;
-
-  TIGON_DEVICE_INLINE head_thread(const normed_heads<T, W, U>& heads, const normed_side<T, W>& of, std::size_t i)
-      : all(heads), side(of), at(heads.of(of, i)), from(of.x.at(at.b, at.h, at.s)) {}
-  static TIGON_DEVICE_INLINE std::size_t first_pair() { return group::lane() * std::size_t{P}; }
-  /// f(j) for the pairs of this thread.
-  template <class F>
-  TIGON_DEVICE_INLINE void each(F f) const {
-    const std::size_t pairs = all.columns.pairs();
-    if constexpr (Kept) {
-      if (first_pair() < pairs) f(first_pair());
-    } else {
-      for (std::size_t j = first_pair(); j < pairs; j += Lanes * std::size_t{P}) f(j);
-    }
-  }
-  TIGON_DEVICE_INLINE column_pairs<P, T> columns_of(const T* row, std::size_t j) const {
-    return all.columns.template load<P>(row, j);
-  }
-  /// 1 / rms of the head from its sum of squares, which is made again at another scale where it leaves the range.
-  TIGON_DEVICE_INLINE A rstd(A squares) const {
-    const tigon::detail::inverse_rms<A> rms{static_cast<A>(all.columns.dim), all.eps};
-    typename tigon::detail::inverse_rms<A>::state state;
-    while (rms.again(state, squares)) {
-      A sum[1] = {0};
-      each([&](std::size_t j) {
-        const auto x = columns_of(from, j);
-#pragma unroll
-        for (int k = 0; k < P; ++k) sum[0] += rms.reduce(state, V(x.u[k])).r + rms.reduce(state, V(x.v[k])).r;
-      });
-      group::template reduce<add>(sum);
-      squares = sum[0];
-    }
-    return rms.finish(state, squares);
-  }
-};
 
 /// Threads of a block, which has a head for every `Lanes` of them.
 inline constexpr unsigned threads_of_heads = 128;
@@ -249,101 +99,38 @@ TIGON_DEVICE_NOINLINE void head_in_f64(const normed_heads<T, W, U>& all, const n
   });
 }
 
-/// The heads of a task, and with partials their sums of dw: a row for every task of q, then of k.
-template <unsigned Lanes, int P, bool Kept, casting C, class T, class W, class U>
-__global__ void __launch_bounds__(head_threads<Lanes, Kept>, Kept ? 5 : 20)
-    head_gradients(const __grid_constant__ normed_heads<T, W, U> all, std::size_t per_task, unsigned tasks_of_q,
-                   accumulator_t<T>* partials, std::size_t stride) {
+/// The sums of dw of the groups of a block, in their order, to a row of memory.
+template <unsigned Lanes, int P, class A, class Columns>
+TIGON_DEVICE_INLINE void store_dw(const Columns& columns, const column_pairs<P, A>& dw, A* own) {
+  using group = gpu::group<Lanes>;
+  constexpr unsigned groups = threads_of_heads / Lanes;
+  __shared__ A of_group[groups][Lanes * 2 * P];
+#pragma unroll
+  for (int k = 0; k < P; ++k) {
+    of_group[group::index()][group::lane() * 2 * P + k] = dw.u[k];
+    of_group[group::index()][group::lane() * 2 * P + P + k] = dw.v[k];
+  }
+  __syncthreads();
+  for (unsigned e = threadIdx.x; e < Lanes * 2 * P; e += blockDim.x) {
+    const std::size_t j = e / (2 * P) * std::size_t{P};
+    const unsigned k = e % (2 * P);
+    if (j >= columns.pairs() || (P == 1 && k == 1 && !columns.both(j))) continue;
+    A sum(0);
+    for (unsigned of = 0; of < groups; ++of) sum += of_group[of][e];
+    own[columns.column_of(j, k % P, k >= P)] = sum;
+  }
+}
+
+/// The heads of a task that are marked, in f64, by the first group of the block.
+template <unsigned Lanes, int P, bool Kept, class Program, class T, class W, class U>
+TIGON_DEVICE_INLINE void add_heads_in_f64(const normed_heads<T, W, U>& all, const normed_side<T, W>& side,
+                                          const Program& program, std::size_t begin, std::size_t end,
+                                          const bool* marked, accumulator_t<T>* own) {
   using thread = head_thread<Lanes, P, Kept, T, W, U>;
   using A = accumulator_t<T>;
-  using V = typename thread::V;
-  using group = typename thread::group;
-  const bool of_k = blockIdx.x >= tasks_of_q;
-  const normed_side<T, W>& side = all.side[of_k];
-  const std::size_t begin = (blockIdx.x - (of_k ? tasks_of_q : 0)) * per_task,
-                    end = side.rows < begin + per_task ? side.rows : begin + per_task;
-  A* const own = partials == nullptr ? nullptr : partials + blockIdx.x * stride;
-  constexpr unsigned groups = head_threads<Lanes, Kept> / Lanes, most_rows = 64 * groups;
-  __shared__ bool in_f64[most_rows];
-  for (unsigned k = threadIdx.x; k < most_rows; k += blockDim.x) in_f64[k] = false;
-  column_pairs<P, T> dw;
-#pragma unroll
-  for (int k = 0; k < P; ++k) dw.u[k] = dw.v[k] = 0;
-  if (!Kept && own != nullptr)
-    for (std::size_t j = threadIdx.x; j < all.columns.dim; j += blockDim.x) own[j] = 0;
-  __syncthreads();
-  const tigon::detail::rms_norm_gradient<C, T, A> program{static_cast<A>(all.columns.dim), side.offset, all.eps};
-  for (std::size_t i = begin + group::index(); i < end; i += group::count()) {
-    const thread head(all, side, i);
-    const T* const dy = side.dy.at(head.at.b, head.at.h, head.at.s);
-    column_pairs<P, T> x, g;
-    const auto load = [&](std::size_t j) {
-      x = head.columns_of(head.from, j), g = head.columns_of(dy, j);
-      all.rotate(g, head.at.token, j, A(-1));
-    };
-    A sums[2] = {0, 0};
-    head.each([&](std::size_t j) {
-      load(j);
-      const auto w = all.template weights<P>(side, j);
-#pragma unroll
-      for (int k = 0; k < P; ++k) {
-        sums[0] += x.u[k] * x.u[k] + x.v[k] * x.v[k];
-        sums[1] += g.u[k] * (static_cast<A>(w.u[k]) + side.offset) * x.u[k] +
-                   g.v[k] * (static_cast<A>(w.v[k]) + side.offset) * x.v[k];
-      }
-    });
-    group::template reduce<add>(sums);
-    const A r = head.rstd(sums[0]);
-    const auto value = program.finish(sums[1], r);
-    if (program.in_f64(value)) {
-      if (group::lane() == 0) in_f64[i - begin] = true;
-      continue;
-    }
-    head.each([&](std::size_t j) {
-      if constexpr (!Kept) load(j);
-      const auto w = all.template weights<P>(side, j);
-      column_pairs<P, T> dx;
-#pragma unroll
-      for (int k = 0; k < P; ++k) {
-        dx.u[k] = program.dx(value, V(g.u[k]), V(x.u[k]), V(static_cast<A>(w.u[k]))).r;
-        dx.v[k] = program.dx(value, V(g.v[k]), V(x.v[k]), V(static_cast<A>(w.v[k]))).r;
-        if constexpr (Kept) {
-          dw.u[k] = program.dw(value, V(g.u[k]), V(x.u[k]), V(dw.u[k])).r;
-          dw.v[k] = program.dw(value, V(g.v[k]), V(x.v[k]), V(dw.v[k])).r;
-        } else if (own != nullptr) {
-          A* const u = own + all.columns.column_of(j, k, false);
-          *u = program.dw(value, V(g.u[k]), V(x.u[k]), V(*u)).r;
-          if (P == 1 && !all.columns.both(j)) continue;
-          A* const v = own + all.columns.column_of(j, k, true);
-          *v = program.dw(value, V(g.v[k]), V(x.v[k]), V(*v)).r;
-        }
-      }
-      if (side.out.data != nullptr) all.columns.store(dx, side.out.at(head.at.b, head.at.h, head.at.s), j);
-    });
-  }
-  if constexpr (Kept) {
-    if (own != nullptr) {  // the groups of a block, in their order
-      __shared__ A of_group[groups][Lanes * 2 * P];
-#pragma unroll
-      for (int k = 0; k < P; ++k) {
-        of_group[group::index()][group::lane() * 2 * P + k] = dw.u[k];
-        of_group[group::index()][group::lane() * 2 * P + P + k] = dw.v[k];
-      }
-      __syncthreads();
-      for (unsigned e = threadIdx.x; e < Lanes * 2 * P; e += blockDim.x) {
-        const std::size_t j = e / (2 * P) * std::size_t{P};
-        const unsigned k = e % (2 * P);
-        if (j >= all.columns.pairs() || (P == 1 && k == 1 && !all.columns.both(j))) continue;
-        A sum(0);
-        for (unsigned of = 0; of < groups; ++of) sum += of_group[of][e];
-        own[all.columns.column_of(j, k % P, k >= P)] = sum;
-      }
-    }
-  }
-  __syncthreads();
-  if (group::index() != 0) return;
+  if (thread::group::index() != 0) return;
   for (std::size_t i = begin; i < end; ++i) {
-    if (!in_f64[i - begin]) continue;
+    if (!marked[i - begin]) continue;
     A sums[1] = {0};
     const thread head(all, side, i);
     head.each([&](std::size_t j) {
@@ -351,11 +138,105 @@ __global__ void __launch_bounds__(head_threads<Lanes, Kept>, Kept ? 5 : 20)
 #pragma unroll
       for (int k = 0; k < P; ++k) sums[0] += x.u[k] * x.u[k] + x.v[k] * x.v[k];
     });
-    group::template reduce<add>(sums);
+    thread::group::template reduce<add>(sums);
     const A r = head.rstd(sums[0]);
     if (const auto wide = program.in_f64(program.finish(A(0), r)))
       head_in_f64<Lanes, P, Kept>(all, side, i, *wide, r, own);
   }
+}
+
+/// What a thread has of a head in backward.
+template <unsigned Lanes, int P, bool Kept, casting C, class T, class W, class U>
+struct head_gradient : head_thread<Lanes, P, Kept, T, W, U> {
+  using thread = head_thread<Lanes, P, Kept, T, W, U>;
+  using A = accumulator_t<T>;
+  using V = typename thread::V;
+  using program = tigon::detail::rms_norm_gradient<C, T, A>;
+  const T* dy;
+  column_pairs<P, T> x, g;
+
+  TIGON_DEVICE_INLINE head_gradient(const normed_heads<T, W, U>& heads, const normed_side<T, W>& of, std::size_t i)
+      : thread(heads, of, i), dy(of.dy.at(this->at.b, this->at.h, this->at.s)) {}
+  TIGON_DEVICE_INLINE void load(std::size_t j) {
+    x = this->columns_of(this->from, j), g = this->columns_of(dy, j);
+    this->all.rotate(g, this->at.token, j, A(-1));
+  }
+  /// Sums of x^2, and of g (offset + w) x.
+  TIGON_DEVICE_INLINE void reduce(A (&sums)[2]) {
+    this->each([&](std::size_t j) {
+      load(j);
+      const auto w = this->all.template weights<P>(this->side, j);
+      const A offset = this->side.offset;
+#pragma unroll
+      for (int k = 0; k < P; ++k) {
+        sums[0] += x.u[k] * x.u[k] + x.v[k] * x.v[k];
+        sums[1] +=
+            g.u[k] * (static_cast<A>(w.u[k]) + offset) * x.u[k] + g.v[k] * (static_cast<A>(w.v[k]) + offset) * x.v[k];
+      }
+    });
+    thread::group::template reduce<add>(sums);
+  }
+  /// Stores dx, and adds to dw: in registers, or to a row of memory.
+  TIGON_DEVICE_INLINE void map(const program& p, const typename program::row& value, column_pairs<P, A>& dw, A* own) {
+    this->each([&](std::size_t j) {
+      if constexpr (!Kept) load(j);
+      const auto& columns = this->all.columns;
+      const auto w = this->all.template weights<P>(this->side, j);
+      const auto add_to = [&](A& sum, A d, A u) { sum = p.dw(value, V(d), V(u), V(sum)).r; };
+      column_pairs<P, T> dx;
+#pragma unroll
+      for (int k = 0; k < P; ++k) {
+        dx.u[k] = p.dx(value, V(g.u[k]), V(x.u[k]), V(static_cast<A>(w.u[k]))).r;
+        dx.v[k] = p.dx(value, V(g.v[k]), V(x.v[k]), V(static_cast<A>(w.v[k]))).r;
+        if constexpr (Kept) {
+          add_to(dw.u[k], g.u[k], x.u[k]), add_to(dw.v[k], g.v[k], x.v[k]);
+        } else if (own != nullptr) {
+          add_to(own[columns.column_of(j, k, false)], g.u[k], x.u[k]);
+          if (P > 1 || columns.both(j)) add_to(own[columns.column_of(j, k, true)], g.v[k], x.v[k]);
+        }
+      }
+      if (this->side.out.data != nullptr) columns.store(dx, this->side.out.at(this->at.b, this->at.h, this->at.s), j);
+    });
+  }
+};
+
+/// The heads of a task, and with partials their sums of dw: a row for every task of q, then of k.
+template <unsigned Lanes, int P, bool Kept, casting C, class T, class W, class U>
+__global__ void __launch_bounds__(head_threads<Lanes, Kept>, Kept ? 5 : 20)
+    head_gradients(const __grid_constant__ normed_heads<T, W, U> all, std::size_t per_task, unsigned tasks_of_q,
+                   accumulator_t<T>* partials, std::size_t stride) {
+  using A = accumulator_t<T>;
+  using group = gpu::group<Lanes>;
+  const bool of_k = blockIdx.x >= tasks_of_q;
+  const normed_side<T, W>& side = all.side[of_k];
+  const std::size_t begin = (blockIdx.x - (of_k ? tasks_of_q : 0)) * per_task,
+                    end = side.rows < begin + per_task ? side.rows : begin + per_task;
+  A* const own = partials == nullptr ? nullptr : partials + blockIdx.x * stride;
+  constexpr unsigned most_rows = 64 * (head_threads<Lanes, Kept> / Lanes);
+  __shared__ bool in_f64[most_rows];
+  for (unsigned k = threadIdx.x; k < most_rows; k += blockDim.x) in_f64[k] = false;
+  column_pairs<P, A> dw;
+#pragma unroll
+  for (int k = 0; k < P; ++k) dw.u[k] = dw.v[k] = 0;
+  if (!Kept && own != nullptr)
+    for (std::size_t j = threadIdx.x; j < all.columns.dim; j += blockDim.x) own[j] = 0;
+  __syncthreads();
+  using gradient = head_gradient<Lanes, P, Kept, C, T, W, U>;
+  const typename gradient::program program{static_cast<A>(all.columns.dim), side.offset, all.eps};
+  for (std::size_t i = begin + group::index(); i < end; i += group::count()) {
+    gradient head(all, side, i);
+    A sums[2] = {0, 0};
+    head.reduce(sums);
+    const auto value = program.finish(sums[1], head.rstd(sums[0]));
+    if (!program.in_f64(value))
+      head.map(program, value, dw, own);
+    else if (group::lane() == 0)
+      in_f64[i - begin] = true;
+  }
+  if constexpr (Kept)
+    if (own != nullptr) store_dw<Lanes>(all.columns, dw, own);
+  __syncthreads();
+  add_heads_in_f64<Lanes, P, Kept>(all, side, program, begin, end, in_f64, own);
 }
 
 }  // namespace TIGON_ABI

@@ -233,19 +233,19 @@ struct kernel<op::rope, backends::cuda> : kernel<op::rope, backends::generic> {
   template <backend B, element T, element U>
   static void forward(in_heads<T> q, in_heads<T> k, in_matrix<U> cos, in_matrix<U> sin, heads_view<T> q_out,
                       heads_view<T> k_out, rope_options opt, context& ctx) {
-    rotate<T, U>(q, k, cos, sin, q_out, k_out, opt, 1, ctx);
+    rotate<T, U>(q, k, {cos, sin}, q_out, k_out, opt, 1, ctx);
   }
   template <backend B, element T, element U>
   static void backward(in_heads<T> dq_out, in_heads<T> dk_out, in_matrix<U> cos, in_matrix<U> sin, heads_view<T> dq,
                        heads_view<T> dk, rope_options opt, context& ctx) {
-    rotate<T, U>(dq_out, dk_out, cos, sin, dq, dk, opt, -1, ctx);
+    rotate<T, U>(dq_out, dk_out, {cos, sin}, dq, dk, opt, -1, ctx);
   }
   template <class T, class U>
-  static void rotate(in_heads<T> q, in_heads<T> k, in_matrix<U> cos, in_matrix<U> sin, heads_view<T> q_out,
+  static void rotate(in_heads<T> q, in_heads<T> k, detail::rotary_tables<U> tables, heads_view<T> q_out,
                      heads_view<T> k_out, rope_options opt, double sign, context& ctx) {
     const detail::rotated_part part(q.head_dim, opt.rotary_dim, opt.columns, opt.pairs);
     gpu::rotate(ctx, gpu::heads_of<T>(q, k, q_out, k_out, part, sign),
-                gpu::angles_of_tables<U>{cos, sin, q.seq_len, cos.rows == q.seq_len});
+                gpu::angles_of_tables<U>{tables.cos, tables.sin, q.seq_len, tables.cos.rows == q.seq_len});
   }
 };
 
@@ -275,20 +275,20 @@ struct kernel<op::qwen2vl_mrope, backends::cuda> : kernel<op::qwen2vl_mrope, bac
   template <backend B, element T, element U>
   static void forward(in_heads<T> q, in_heads<T> k, in_matrix<U> cos, in_matrix<U> sin, heads_view<T> q_out,
                       heads_view<T> k_out, qwen2vl_mrope_options opt, context& ctx) {
-    rotate<T, U>(q, k, cos, sin, q_out, k_out, opt, 1, ctx);
+    rotate<T, U>(q, k, {cos, sin}, q_out, k_out, opt, 1, ctx);
   }
   template <backend B, element T, element U>
   static void backward(in_heads<T> dq_out, in_heads<T> dk_out, in_matrix<U> cos, in_matrix<U> sin, heads_view<T> dq,
                        heads_view<T> dk, qwen2vl_mrope_options opt, context& ctx) {
-    rotate<T, U>(dq_out, dk_out, cos, sin, dq, dk, opt, -1, ctx);
+    rotate<T, U>(dq_out, dk_out, {cos, sin}, dq, dk, opt, -1, ctx);
   }
   template <class T, class U>
-  static void rotate(in_heads<T> q, in_heads<T> k, in_matrix<U> cos, in_matrix<U> sin, heads_view<T> q_out,
+  static void rotate(in_heads<T> q, in_heads<T> k, detail::rotary_tables<U> tables, heads_view<T> q_out,
                      heads_view<T> k_out, qwen2vl_mrope_options opt, double sign, context& ctx) {
     const detail::rotated_part part(q.head_dim, whole_head, rotary_columns::first, rotary_pairs::halves);
     const std::size_t end = opt.sections[0];
     gpu::rotate(ctx, gpu::heads_of<T>(q, k, q_out, k_out, part, sign),
-                gpu::angles_of_sections<U>{cos, sin, q.batch * q.seq_len, end, end + opt.sections[1]});
+                gpu::angles_of_sections<U>{tables.cos, tables.sin, q.batch * q.seq_len, end, end + opt.sections[1]});
   }
 };
 

@@ -170,7 +170,7 @@ struct rows_on_groups {
     std::size_t tasks = 0;
     const auto run = [&](auto n, auto shape, std::size_t vectors) {
       constexpr unsigned at_once = shape.rows;
-      const std::size_t per_task = rows_of_task(rows, at_once, shape.threads_at_once / shape.threads(vectors));
+      const std::size_t per_task = rows_of_task(of.rows, at_once, shape.threads_at_once / shape.threads(vectors));
       tasks = tigon::detail::ceil_div(rows, per_task);
       if (tasks != 0)
         launch(ctx, add_rows<decltype(shape), n.value, K, Call>, dim3(blocks(tasks), groups), shape.threads(vectors),
