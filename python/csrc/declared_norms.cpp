@@ -57,7 +57,7 @@ void poly_norm_backward(const host& h, matrix dy, matrix x, vector w, vector rst
     using A = tigon::accumulator_t<T>;
     const auto of = tigon::trained_if(dw.data != nullptr || db.data != nullptr);
     run(
-        h, [&](const tigon::context& ctx) { return tigon::poly_norm_workspace<backend, T>(x.rows, x.cols, ctx, of); },
+        h, [&](const tigon::context&) { return tigon::poly_norm_workspace<backend, T>(x.rows, of); },
         [&](tigon::context& ctx) {
           tigon::poly_norm_backward(view<const T>(dy), view<const T>(x), view<const A>(w), view<const A>(rstd),
                                     tigon::norm_gradients{view<T>(dx), view<A>(dw), view<A>(db)}, {eps}, ctx);

@@ -17,7 +17,7 @@ def poly_formula(x, w, b):
 
 
 def modulated_formula(x, w, scale, shift, offset=0.0):
-    scale, shift = (t.reshape(-1, 1, t.shape[-1]) for t in (scale, shift))
+    scale, shift = (t if t.shape == x.shape else t.reshape(-1, 1, t.shape[-1]) for t in (scale, shift))
     return norm(x, 1e-6) * (offset + w) * (1 + scale) + shift
 
 
@@ -48,6 +48,8 @@ ROW_CASES = {
         lambda x, w, c, d: ops.modulated_rms_norm(x, w, c, d, offset=1.0, casting="gemma"),
         lambda x, w, c, d: modulated_formula(x, w, c, d, 1.0), (3, 5, 17), (17,), (3, 1, 17), (3, 1, 17), factor=6,
         gradients=12),
+    "modulated_rms_norm_of_tokens": Case(ops.modulated_rms_norm, modulated_formula, (3, 5, 17), (17,), (3, 5, 17),
+                                         (3, 5, 17), factor=6, gradients=12),
     "modulated_rms_norm_scale": Case(lambda x, w, c: ops.modulated_rms_norm(x, w, c),
                                      lambda x, w, c: modulated_formula(x, w, c, torch.zeros_like(c)), (3, 5, 17),
                                      (17,), (17,), factor=6, gradients=12),

@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 from conftest import VOCAB, error
 
-from tigon_torch import losses
+from tigon_torch import losses, ops
 
 PAIRS, LEN, HIDDEN = 3, 7, 24
 
@@ -90,6 +90,36 @@ def test_kl_div(log_target):
     teacher = teacher if log_target else teacher.exp()
     expected = F.kl_div(q, teacher.double(), log_target=log_target, reduction="batchmean")
     check(losses.KLDiv(log_target=log_target)(student, teacher), expected, (student,), (q,))
+
+
+@pytest.mark.parametrize("types", [(torch.bfloat16, torch.float32), (torch.float32, torch.bfloat16),
+                                   (torch.float32, torch.float64)])
+def test_divergences_promote(types):
+    """Student and teacher of two types are computed in the wider one, as by torch.nn.functional.kl_div."""
+    student, teacher = (t.detach().to(kind) for t, kind in zip(distributions(), types))
+    wide = torch.promote_types(*types)
+    for function, of in ((ops.jsd, lambda t: t), (ops.kl_div, lambda t: t.exp()), (ops.tvd, lambda t: t.exp())):
+        q, p = (of(student) if function is ops.tvd else student).requires_grad_(), of(teacher)
+        loss = function(q, p)
+        gradient, = torch.autograd.grad(loss, q)
+        exact = q.detach().to(wide).requires_grad_()
+        expected = function(exact, p.to(wide))
+        assert torch.equal(loss, expected) and gradient.dtype == q.dtype
+        assert torch.equal(gradient, torch.autograd.grad(expected, exact)[0].to(q.dtype))
+        q.requires_grad_(False)
+
+
+@pytest.mark.parametrize("weight_hard, weight_soft", [(0.0, 1.0), (0.0, 0.3), (0.0, 0.0), (1.0, 0.0)])
+@pytest.mark.parametrize("kind", ["jsd", "cosine"])
+def test_soft_and_hard_loss_whatever_they_weigh(kind, weight_hard, weight_soft):
+    x, weight, _, target = head()
+    teacher_x, teacher_weight, _, _ = head(seed=5)
+    function = getattr(ops, f"fused_linear_{kind}_distillation")
+    given = x.detach(), weight.detach(), target, teacher_x.detach(), teacher_weight.detach()
+    _, soft, hard = function(*given, 0.5, 0.5, return_soft_hard_loss=True)
+    loss, *both = function(*given, weight_hard, weight_soft, return_soft_hard_loss=True)
+    torch.testing.assert_close(both, [soft, hard])
+    torch.testing.assert_close(loss, weight_hard * hard + weight_soft * soft)
 
 
 def sums(exact, target):

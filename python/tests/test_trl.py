@@ -19,6 +19,9 @@ accelerate = pytest.importorskip("accelerate")
 datasets = pytest.importorskip("datasets")
 
 
+TEMPLATE = "{% for message in messages %}{{ message['content'] }} </s> {% endfor %}"
+
+
 def make_tokenizer():
     import tokenizers
     import transformers
@@ -27,7 +30,7 @@ def make_tokenizer():
     raw = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="<unk>"))
     raw.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
     return transformers.PreTrainedTokenizerFast(tokenizer_object=raw, pad_token="<pad>", bos_token="<s>",
-                                                eos_token="</s>", unk_token="<unk>")
+                                                eos_token="</s>", unk_token="<unk>", chat_template=TEMPLATE)
 
 
 @pytest.fixture(scope="module")
@@ -87,6 +90,35 @@ def test_trl_orpo(tokenizer, tmp_path):
     trainer = ORPOTrainer(model=build("llama"), args=args, processing_class=tokenizer,
                           train_dataset=datasets.Dataset.from_dict(PREFERENCES))
     compare(trainer, lambda model, inputs: trainer.compute_loss(model, inputs))
+
+
+@pytest.mark.parametrize("kind, alpha", [("sigmoid", 0.7), ("simpo", 0.0), ("simpo", 1.0), ("hinge", 1.0),
+                                         ("ipo", 1.0)])
+def test_trl_cpo(kind, alpha, tokenizer, tmp_path):
+    trainer = trainer_of("cpo", tokenizer, tmp_path, build("llama"), loss_type=kind, cpo_alpha=alpha, beta=0.3,
+                         label_smoothing=0.1)
+    compare(trainer, lambda model, inputs: trainer.compute_loss(model, inputs))
+    for name, (first, second) in trainer._stored_metrics["train"].items():
+        assert second == pytest.approx(first, rel=1e-4, abs=1e-6), name
+
+
+@pytest.mark.parametrize("beta, items", [(0.0, None), (0.3, None), (1.0, 17)])
+def test_trl_gkd(beta, items, tokenizer, tmp_path):
+    trainer = trainer_of("gkd", tokenizer, tmp_path, build("llama"), beta=beta)
+    compare(trainer, lambda model, inputs: trainer.compute_loss(model, inputs, num_items_in_batch=items))
+
+
+@pytest.mark.parametrize("beta, temperature", [(0.0, 1.0), (0.4, 2.0), (1.0, 1.0)])
+def test_trl_distillation(beta, temperature, tokenizer, tmp_path):
+    trainer = trainer_of("distillation", tokenizer, tmp_path, build("llama"), beta=beta, temperature=temperature)
+    g = torch.Generator().manual_seed(3)
+    mask = torch.ones(4, 6, dtype=torch.long)
+    mask[2, 4:] = 0
+    inputs = {"prompt_ids": torch.randint(4, VOCAB, (4, 5), generator=g), "prompt_mask": torch.ones(4, 5).long(),
+              "completion_ids": torch.randint(4, VOCAB, (4, 6), generator=g), "completion_mask": mask,
+              "num_items_in_batch": torch.tensor(30)}
+    compare(trainer, lambda model, batch: trainer.compute_loss(model, batch), inputs)
+    assert len(trainer._metrics["train"]["entropy"]) == 1  # TRL's alone
 
 
 def test_trl_kto(tokenizer, tmp_path):
@@ -159,6 +191,8 @@ def test_trl_grpo_of_soft_capped_logits(tokenizer, tmp_path):
     compare(trainer, lambda model, batch: trainer._compute_loss(model, batch), inputs)
 
 
+CONVERSATIONS = {"messages": [[{"role": "user", "content": text(i, 5)}, {"role": "assistant", "content": text(10 + i, 3 + i)}]
+                              for i in range(4)]}
 KTO = {"prompt": PREFERENCES["prompt"], "completion": PREFERENCES["chosen"], "label": [True, False, True, False]}
 LOOP = dict(max_steps=4, save_strategy="no", logging_steps=1, learning_rate=1e-3, lr_scheduler_type="constant")
 
@@ -179,6 +213,22 @@ def trainer_of(kind, tokenizer, folder, model, adapter=None, **changes):
         args = trl.GRPOConfig(num_generations=4, max_completion_length=6, temperature=4.0, **given)
         data = datasets.Dataset.from_dict({"prompt": PREFERENCES["prompt"]})
         return trl.GRPOTrainer(args=args, reward_funcs=reward, train_dataset=data, **parts)
+    if kind == "cpo":
+        from trl.experimental.cpo import CPOConfig, CPOTrainer
+
+        return CPOTrainer(args=CPOConfig(**given), train_dataset=datasets.Dataset.from_dict(PREFERENCES), **parts)
+    if kind == "gkd":
+        from trl.experimental.gkd import GKDConfig, GKDTrainer
+
+        given = {"lmbda": 0.0, "max_new_tokens": 4, **given}
+        return GKDTrainer(args=GKDConfig(**given), teacher_model=build("llama", seed=7),
+                          train_dataset=datasets.Dataset.from_dict(CONVERSATIONS), **parts)
+    if kind == "distillation":
+        del given["max_length"]
+        args = trl.DistillationConfig(**{"max_completion_length": 6, **given})
+        return trl.DistillationTrainer(args=args, teacher_model=build("llama", seed=7),
+                                       train_dataset=datasets.Dataset.from_dict({"prompt": PREFERENCES["prompt"]}),
+                                       **parts)
     if kind == "orpo":
         return ORPOTrainer(args=ORPOConfig(**given), train_dataset=datasets.Dataset.from_dict(PREFERENCES), **parts)
     config, trainer, data = {"dpo": (trl.DPOConfig, trl.DPOTrainer, PREFERENCES),
@@ -198,7 +248,7 @@ def lora(**changes):
 
 
 @pytest.mark.parametrize("adapter", [False, True])
-@pytest.mark.parametrize("kind", ["dpo", "orpo", "kto", "grpo"])
+@pytest.mark.parametrize("kind", ["dpo", "orpo", "cpo", "kto", "grpo", "gkd", "distillation"])
 def test_trl_loop_of_every_trainer(kind, adapter, tokenizer, tmp_path):
     """trainer.train() with TRL's loss and with tigon's on a patched model: the same losses and the same weights."""
     results = []
@@ -226,7 +276,7 @@ def test_trl_loop_of_every_trainer(kind, adapter, tokenizer, tmp_path):
         assert far > 0 and (moved[name] - weights[name]).norm() <= 1e-3 * far, name
 
 
-@pytest.mark.parametrize("kind", ["dpo", "orpo", "kto", "grpo"])
+@pytest.mark.parametrize("kind", ["dpo", "orpo", "cpo", "kto", "grpo", "gkd", "distillation"])
 def test_trl_precision(kind, tokenizer, tmp_path):
     """bf16, TRL's default, is autocast: tigon's loss and the layers before it are under it, too."""
     results, types = [], []
@@ -243,7 +293,9 @@ def test_trl_precision(kind, tokenizer, tmp_path):
         trainer.train()
         results.append(logged(trainer))
         types.append(set(seen))
-    assert types[1] == types[0] == {torch.bfloat16}
+    # TRL's own distillation is in bf16 where it generates, and in f32 in its loss.
+    expected = {torch.bfloat16, torch.float32} if kind == "distillation" else {torch.bfloat16}
+    assert types[1] == types[0] == expected
     assert results[1] == pytest.approx(results[0], rel=0.02, abs=2e-3)
 
 
@@ -295,7 +347,7 @@ def test_trl_refusals(tokenizer, tmp_path, monkeypatch):
     learned = pytest.importorskip("peft").PromptTuningConfig(num_virtual_tokens=3, task_type="CAUSAL_LM")
     with pytest.raises(ValueError, match="DPOTrainer with learned prompts keeps TRL's loss"):
         losses.use_in_trl(trainer_of("dpo", tokenizer, tmp_path, build("llama"), learned))
-    with pytest.raises(ValueError, match="expected one of DPOTrainer, ORPOTrainer, KTOTrainer, GRPOTrainer, not a int"):
+    with pytest.raises(ValueError, match="expected one of DPOTrainer, ORPOTrainer, CPOTrainer, .*, not a int"):
         losses.use_in_trl(3)
 
 

@@ -86,7 +86,7 @@ def use_in(trainer, **switches) -> Report:
 
     transformers.Trainer takes the loss of its model, which is then the fused one. trl.SFTTrainer computes its own of
     log-probabilities; here it takes the model's, in the same mean over tokens, and does not log entropies.
-    Of TRL's other trainers the loss is made by losses.use_in_trl, and the reference is patched, too.
+    Of TRL's other trainers the loss is made by losses.use_in_trl, and reference and teacher are patched, too.
     Raises ValueError where the trainer computes another loss than that: it keeps its own, over the patched layers or,
     where options say so before anything is patched, over the model as it was.
     """
@@ -103,9 +103,9 @@ def use_in(trainer, **switches) -> Report:
         _refuse(trainer, (True, "a compute_loss that tigon does not know"))
     report = _apply_below_trl(model, switches)
     if preferences:
-        reference = getattr(trainer, "ref_model", None)
-        if reference is not None:
-            _apply_below_trl(_unwrap(reference), switches)
+        for other in (getattr(trainer, name, None) for name in ("ref_model", "teacher_model")):
+            if other is not None:
+                _apply_below_trl(_unwrap(other), switches)
         losses.use_in_trl(trainer)
     if sft:
         missing = report.replaced.get("fused_linear_cross_entropy", 0) == 0

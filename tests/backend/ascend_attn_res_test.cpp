@@ -3,6 +3,8 @@
 
 #include "ascend_chips.hpp"
 
+#include "support/kernels.hpp"
+
 namespace {
 
 using namespace tigon::test;
@@ -99,7 +101,7 @@ TYPED_TEST(ascend_attn_res, agrees_with_its_parents) {
       if (other)
         for (problem<T>* each : {&p, &q}) each->opt = {.round_key = true, .dparams = tigon::gradient::accumulate};
       p.template run<B>();
-      q.template run<tigon::backends::highway>();
+      q.template run<usual_backend>();
       expect_equal(p, q);
     }
 }
@@ -116,7 +118,7 @@ TEST(ascend_attn_res_of_f32, agrees_with_generic) {
 TEST(ascend_attn_res_of_bf16, takes_weights_in_f32) {
   problem<tigon::bfloat16, float> p({5, 9, 2500}), q({5, 9, 2500});
   p.run<usual_chip>();
-  q.run<tigon::backends::highway>();
+  q.run<usual_backend>();
   expect_equal(p, q);
 }
 
@@ -147,7 +149,7 @@ TYPED_TEST(ascend_attn_res, takes_blocks_in_any_order) {
                                  tigon::attn_res_gradients{to.blocks(to.dv.view()), to.dw_query, to.dw_norm}, to.opt);
   };
   run(p, B{});
-  run(q, tigon::backends::highway{});
+  run(q, usual_backend{});
   expect_equal(p, q);
 }
 

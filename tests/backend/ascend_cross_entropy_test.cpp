@@ -4,6 +4,8 @@
 #include "ascend_chips.hpp"
 #include "support/logit_loss.hpp"
 
+#include "support/kernels.hpp"
+
 namespace {
 
 using namespace tigon::test;
@@ -102,7 +104,7 @@ TYPED_TEST(ascend_cross_entropy, agrees_with_its_parents) {
       SCOPED_TRACE(testing::Message() << s << ", " << v.name);
       problem<T> p(s, v, s.rows % 2 == 0 ? guard::behind : guard::before), q(s, v);
       p.template run<B>();
-      q.template run<tigon::backends::highway>();
+      q.template run<usual_backend>();
       expect_equal(p, q);
     }
   if constexpr (compared_with_generic<T>) {
@@ -146,7 +148,7 @@ TYPED_TEST(ascend_cross_entropy, keeps_the_edges) {
         for (std::size_t j = 0; j < vocab; ++j) each->logits(4, j) = from_f64<T>(-infinity);
       }
       p.template forward<B>(p.dlogits.view());
-      q.template forward<tigon::backends::highway>(q.dlogits.view());
+      q.template forward<usual_backend>(q.dlogits.view());
       SCOPED_TRACE(testing::Message() << odd << " of " << vocab);
       EXPECT_TRUE(close(p.loss.f64(), q.loss.f64(), parity.of<A>()));
       EXPECT_TRUE(close(p.dlogits.f64(), q.dlogits.f64(), parity.of<T>()));

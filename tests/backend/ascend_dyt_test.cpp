@@ -3,6 +3,8 @@
 
 #include "ascend_chips.hpp"
 
+#include "support/kernels.hpp"
+
 namespace {
 
 using namespace tigon::test;
@@ -80,7 +82,7 @@ TYPED_TEST(ascend_dyt, agrees_with_its_parents) {
       SCOPED_TRACE(testing::Message() << s << (v.shifted ? "" : ", no beta, accumulating"));
       problem<T> p(s, v, s.rows % 2 == 0 ? guard::behind : guard::before), q(s, v);
       p.template run<B>();
-      q.template run<tigon::backends::highway>();
+      q.template run<usual_backend>();
       expect_equal(p, q, parity.of<T>());
     }
   if constexpr (compared_with_generic<T>) {
@@ -118,7 +120,7 @@ TYPED_TEST(ascend_dyt, gives_the_same_bits_for_any_threads) {
 TEST(ascend_dyt_types, may_differ) {
   problem<tigon::bfloat16, float> p({50, 3000}), q({50, 3000});
   p.run<usual_chip>();
-  q.run<tigon::backends::highway>();
+  q.run<usual_backend>();
   expect_equal(p, q, parity.bf16);
   EXPECT_TRUE(close(p.dgamma.f64(), q.dgamma.f64(), parity.f32));
 }
@@ -141,7 +143,7 @@ TEST(ascend_dyt_dalpha, is_a_sum_in_f64_where_terms_are_few) {
       each->dy(1, j) = (j == 1234 ? 1e-3f : 0) - each->dy(0, j);
     }
   p.run<usual_chip>();
-  q.run<tigon::backends::highway>();
+  q.run<usual_backend>();
   EXPECT_NE(q.dalpha[0], 0);
   EXPECT_TRUE(close(p.dalpha.f64(), q.dalpha.f64(), parity.f32));
 }

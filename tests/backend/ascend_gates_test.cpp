@@ -4,6 +4,8 @@
 
 #include "ascend_chips.hpp"
 
+#include "support/kernels.hpp"
+
 namespace {
 
 using namespace tigon::test;
@@ -75,7 +77,7 @@ void check_parity() {
       const guard side = s.rows % 2 == 0 ? guard::behind : guard::before;
       problem<Gate, T> p(s, opt, side), q(s, opt);
       p.template run<B>();
-      q.template run<tigon::backends::highway>();
+      q.template run<usual_backend>();
       const double bound = parity.of<T>();
       EXPECT_TRUE(close(p.c.f64(), q.c.f64(), bound, with));
       EXPECT_TRUE(close(p.da.f64(), q.da.f64(), bound, with));

@@ -3,6 +3,8 @@
 
 #include "ascend_chips.hpp"
 
+#include "support/kernels.hpp"
+
 namespace {
 
 using namespace tigon::test;
@@ -74,7 +76,7 @@ TYPED_TEST(ascend_group_norm, agrees_with_its_parents) {
       const comparison with{.may_be_empty = s.batch == 0};
       problem<T> p(s, parameters, guard::before), q(s, parameters);
       p.template run<B>();
-      q.template run<tigon::backends::highway>();
+      q.template run<usual_backend>();
       EXPECT_TRUE(close(p.mean.f64(), q.mean.f64(), parity.of<accumulator_t<T>>(), with));
       EXPECT_TRUE(close(p.rstd.f64(), q.rstd.f64(), parity.of<accumulator_t<T>>(), with));
       EXPECT_TRUE(close(p.y.f64(), q.y.f64(), parity.of<T>(), {.scale = 1, .may_be_empty = s.batch == 0}));

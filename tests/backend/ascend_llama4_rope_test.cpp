@@ -4,6 +4,8 @@
 #include "ascend_chips.hpp"
 #include "support/guarded_heads.hpp"
 
+#include "support/kernels.hpp"
+
 namespace {
 
 using namespace tigon::test;
@@ -62,7 +64,7 @@ TYPED_TEST(ascend_llama4_rope, has_the_bits_of_its_parents) {
       SCOPED_TRACE(testing::Message() << s.batch << " x " << s.heads << " x " << s.seq_len << " x " << s.d);
       problem<T> p(s, side), q(s);
       p.template run<typename TypeParam::backend>();
-      q.template run<tigon::backends::highway>();
+      q.template run<usual_backend>();
       EXPECT_EQ(bits_of(p.q_out, p.k_out, p.dq, p.dk), bits_of(q.q_out, q.k_out, q.dq, q.dk));
       EXPECT_TRUE(p.q_out.padding_intact() && p.k_out.padding_intact() && p.dq.padding_intact() &&
                   p.dk.padding_intact());

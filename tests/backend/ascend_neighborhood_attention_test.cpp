@@ -5,6 +5,8 @@
 
 #include "ascend_chips.hpp"
 
+#include "support/kernels.hpp"
+
 namespace {
 
 using namespace tigon::test;
@@ -32,7 +34,7 @@ struct problem {
 
 TEST(ascend_neighborhood_attention, runs_the_softmax_of_the_chip_and_agrees_with_its_parents) {
   problem<float> parents, p;
-  parents.run<tigon::backends::highway>();
+  parents.run<usual_backend>();
   {
     const audited ledger;
     p.run<usual_chip>();
@@ -80,7 +82,7 @@ struct layer_problem {
 
 TEST(ascend_neighborhood_attention_layer, agrees_with_its_parents) {
   layer_problem<float> parents, p;
-  parents.run<tigon::backends::highway>();
+  parents.run<usual_backend>();
   p.run<usual_chip>();
   EXPECT_TRUE(close(p.y.f64(), parents.y.f64(), parity.f32));
   EXPECT_TRUE(close(p.dx.f64(), parents.dx.f64(), 4 * parity.f32));

@@ -3,6 +3,8 @@
 
 #include "ascend_chips.hpp"
 
+#include "support/kernels.hpp"
+
 namespace {
 
 using namespace tigon::test;
@@ -76,7 +78,7 @@ TYPED_TEST(ascend_poly_norm, agrees_with_its_parents) {
           .dparams = accumulates ? tigon::gradient::accumulate : tigon::gradient::overwrite};
       problem<T> p(s, opt, s.rows % 2 == 0 ? guard::behind : guard::before), q(s, opt);
       p.template run<B>();
-      q.template run<tigon::backends::highway>();
+      q.template run<usual_backend>();
       expect_equal(p, q, parity.of<T>());
     }
   const auto both = [&]<class Other>(shape s, Other, double bound) {
@@ -87,7 +89,7 @@ TYPED_TEST(ascend_poly_norm, agrees_with_its_parents) {
   };
   both({50, 1300, 4}, tigon::backends::generic{}, 2 * parity.of<T>());
   // Of one column the terms of dx cancel: f32 has none of it left, however many rows there are.
-  if (sizeof(T) < 8) both({40000, 1}, tigon::backends::highway{}, parity.of<T>());
+  if (sizeof(T) < 8) both({40000, 1}, usual_backend{}, parity.of<T>());
 }
 
 // Rows of one block and of several, all of them in f64 and only those that need it.
@@ -100,7 +102,7 @@ TYPED_TEST(ascend_poly_norm, agrees_where_f32_holds_no_sixth_power) {
     problem<T> p(s), q(s);
     p.spoil(), q.spoil();
     p.template run<B>();
-    q.template run<tigon::backends::highway>();
+    q.template run<usual_backend>();
     for (std::size_t i = 0; i < s.rows; ++i) {
       SCOPED_TRACE(testing::Message() << "row " << i);
       const auto row = [&](const std::vector<double>& v, std::size_t n) {
@@ -156,7 +158,7 @@ TYPED_TEST(ascend_poly_norm, gives_the_same_bits_for_any_threads) {
 TEST(ascend_poly_norm_types, may_differ) {
   problem<tigon::bfloat16, float> p({50, 3000}), q({50, 3000});
   p.run<usual_chip>();
-  q.run<tigon::backends::highway>();
+  q.run<usual_backend>();
   expect_equal(p, q, parity.bf16);
 }
 

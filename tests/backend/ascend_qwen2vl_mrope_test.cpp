@@ -4,6 +4,8 @@
 #include "ascend_chips.hpp"
 #include "support/guarded_heads.hpp"
 
+#include "support/kernels.hpp"
+
 namespace {
 
 using namespace tigon::test;
@@ -78,7 +80,7 @@ TYPED_TEST(ascend_qwen2vl_mrope, agrees_with_its_parents) {
       SCOPED_TRACE(testing::Message() << s.batch << " x " << s.heads << " x " << s.seq_len << " x " << s.d);
       problem<T> p(s, side), q(s), r(s);
       p.template run<B>();
-      q.template run<tigon::backends::highway>();
+      q.template run<usual_backend>();
       expect_equal(p, q);
       if constexpr (compared_with_generic<T>) {
         r.template run<tigon::backends::generic>();
@@ -87,7 +89,7 @@ TYPED_TEST(ascend_qwen2vl_mrope, agrees_with_its_parents) {
     }
   problem<T, accumulator_t<T>> p(every_size[5]), q(every_size[5]);
   p.template run<B>();
-  q.template run<tigon::backends::highway>();
+  q.template run<usual_backend>();
   expect_equal(p, q);
 }
 

@@ -4,6 +4,8 @@
 #include "ascend_chips.hpp"
 #include "support/guarded_heads.hpp"
 
+#include "support/kernels.hpp"
+
 namespace {
 
 using namespace tigon::test;
@@ -74,7 +76,7 @@ TYPED_TEST(ascend_rope, agrees_with_its_parents) {
       SCOPED_TRACE(testing::Message() << s.batch << " x " << s.heads << " x " << s.seq_len << " x " << s.d);
       problem<T> p(s, side), q(s), r(s);
       p.template run<B>();
-      q.template run<tigon::backends::highway>();
+      q.template run<usual_backend>();
       expect_equal(p, q);
       if constexpr (compared_with_generic<T>) {
         r.template run<tigon::backends::generic>();
@@ -83,7 +85,7 @@ TYPED_TEST(ascend_rope, agrees_with_its_parents) {
     }
   problem<T, accumulator_t<T>> p(every_size[4]), q(every_size[4]);
   p.template run<B>();
-  q.template run<tigon::backends::highway>();
+  q.template run<usual_backend>();
   expect_equal(p, q);
 }
 
@@ -91,7 +93,7 @@ TYPED_TEST(ascend_rope, turns_a_part_of_a_head_as_its_parents_do) {
   using T = typename TypeParam::element;
   problem<T> p(every_size[5]), q(every_size[5]);
   p.template run<typename TypeParam::backend>(default_context(), {.rotary_dim = 26});
-  q.template run<tigon::backends::highway>(default_context(), {.rotary_dim = 26});
+  q.template run<usual_backend>(default_context(), {.rotary_dim = 26});
   expect_equal(p, q);
 }
 
@@ -100,7 +102,7 @@ TYPED_TEST(ascend_rope, turns_neighbours_as_its_parents_do) {
   problem<T> p(every_size[5]), q(every_size[5]);
   const tigon::rope_options opt{.pairs = tigon::rotary_pairs::neighbours};
   p.template run<typename TypeParam::backend>(default_context(), opt);
-  q.template run<tigon::backends::highway>(default_context(), opt);
+  q.template run<usual_backend>(default_context(), opt);
   expect_equal(p, q);
 }
 

@@ -41,7 +41,7 @@ void check(sizes n, context& ctx) {
       EXPECT_TRUE(hold(fused_add_rms_norm_workspace<B, T>(rows, cols), cols, a));
       EXPECT_TRUE(hold(group_norm_workspace<B, T>(rows, cols), rows, a));
       EXPECT_TRUE(hold(dyt_workspace<B, T>(rows, cols), cols, 3, a));
-      EXPECT_TRUE(hold(poly_norm_workspace<B, T>(rows, cols, ctx), rows, 4, sizeof(double)));
+      EXPECT_TRUE(hold(poly_norm_workspace<B, T>(rows), rows, 4, sizeof(double)));
       EXPECT_TRUE(hold(modulated_rms_norm_workspace<B, T>(rows, cols, rows, ctx), cols, a));
       EXPECT_TRUE(hold(attn_res_backward_workspace<B, T>(rows, cols, 8), rows, cols, 2, a));
       EXPECT_TRUE(hold(embedding_workspace<B, T>(rows, cols, 8, ctx), rows, sizeof(sizes)));

@@ -35,8 +35,17 @@ void add(std::string_view op) {
   runners().push_back({op, B::info.name, tigon::element_name<T>(), &Adapter::template run<code<Adapter, B, T>, T>});
 }
 
+// The default's lanes and, in bf16, the products of its children; with TIGON_TESTS_ENGINES every engine and tiles.
+#if defined(TIGON_CONFORMANCE_BACKEND)
+using compared = tigon::test::all_backends;
+#elif defined(TIGON_TESTS_ENGINES) || defined(TIGON_TESTS_ALL_PAIRS)
+using compared = decltype(tigon::test::all_backends{} + tigon::test::list<tigon::backends::ascend>{});
+#else
+using compared = decltype(tigon::test::list<tigon::backends::highway>{} + tigon::test::dot_backends{});
+#endif
+
 // What is not the default: in f32 alone, because bf16 is tested in tests/simd and what an engine can break of it are loads,
-// stores and lanes; and with one vector a step. Single numbers and tiles in bf16 with TIGON_TESTS_ENGINES.
+// stores and lanes; and with one vector a step.
 #if defined(TIGON_CONFORMANCE_BACKEND) || defined(TIGON_TESTS_ALL_PAIRS)
 template <class B>
 inline constexpr bool is_other_engine = false;
@@ -50,14 +59,8 @@ template <class B>
 using stepping = std::conditional_t<is_other_engine<B>, tigon::test::one_vector_a_step<B>, B>;
 #endif
 
-#if defined(TIGON_CONFORMANCE_BACKEND) || defined(TIGON_TESTS_ENGINES) || defined(TIGON_TESTS_ALL_PAIRS)
 template <class B>
 inline constexpr bool has_bf16 = !is_other_engine<B>;
-#else
-template <class B>
-inline constexpr bool has_bf16 =
-    std::derived_from<B, tigon::backends::highway> && !std::same_as<B, tigon::backends::ascend>;
-#endif
 
 template <class Adapter, class B>
 void add_types(std::string_view op) {
@@ -73,10 +76,7 @@ void add_all(std::string_view op, tigon::test::list<B...>) {
 template <class Adapter>
 bool add_adapter(std::string_view op) {
   static_assert(!Adapter::op::name.empty(), "an adapter names the operator that it is for: using op = ...");
-  add_all<Adapter>(op, tigon::test::all_backends{});
-#if !defined(TIGON_CONFORMANCE_BACKEND)
-  add_all<Adapter>(op, tigon::test::list<tigon::backends::ascend>{});
-#endif
+  add_all<Adapter>(op, compared{});
   return true;
 }
 

@@ -115,7 +115,7 @@ void call_all(arguments<T> a, tigon::context& ctx) {
   (void)t::group_norm_workspace<B, T>(1, 1, t::parameters::frozen);
   t::poly_norm_forward<B>(a.x, a.p, a.dp, a.y, a.s, {}, ctx);
   t::poly_norm_backward<B>(a.y, a.x, a.p, a.s, t::norm_gradients{a.z, a.dp, a.dp2}, {}, ctx);
-  (void)t::poly_norm_workspace<B, T>(1, 1, ctx, t::parameters::frozen);
+  (void)t::poly_norm_workspace<B, T>(1, t::parameters::frozen);
   t::dyt_forward<B>(a.x, a.p, a.dp, absent, a.y, {}, ctx);
   t::dyt_backward<B>(a.y, a.x, a.p, a.p, t::dyt_gradients{a.z, a.dp, a.dp2, absent}, {}, ctx);
   (void)t::dyt_workspace<B, T>(1, 1, t::parameters::frozen);

@@ -11,6 +11,8 @@
 #include "support/linear_cross_entropy.hpp"
 #include "support/sequence_problem.hpp"
 
+#include "support/kernels.hpp"
+
 namespace {
 
 using namespace tigon::test;

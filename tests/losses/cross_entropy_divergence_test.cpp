@@ -15,6 +15,8 @@
 #include "support/threads.hpp"
 #include "support/throws.hpp"
 
+#include "support/kernels.hpp"
+
 namespace {
 
 using namespace tigon::test;
@@ -190,8 +192,7 @@ class cross_entropy_divergence : public testing::Test {};
 #if defined(TIGON_CONFORMANCE_BACKEND)
 using pairs = testing::Types<on<usual_backend, float>, on<usual_backend, bfloat16>>;
 #else
-using pairs =
-    testing::Types<on<tigon::backends::generic, double>, on<usual_backend, float>, on<usual_backend, bfloat16>>;
+using pairs = testing::Types<on<single_numbers, double>, on<usual_backend, float>, on<usual_backend, bfloat16>>;
 #endif
 TYPED_TEST_SUITE(cross_entropy_divergence, pairs, names);
 

@@ -11,6 +11,8 @@
 #include "support/errors.hpp"
 #include "support/guarded.hpp"
 
+#include "support/kernels.hpp"
+
 namespace {
 
 using namespace tigon::test;

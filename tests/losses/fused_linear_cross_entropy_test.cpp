@@ -8,6 +8,8 @@
 #endif
 #include "support/linear_cross_entropy.hpp"
 
+#include "support/kernels.hpp"
+
 namespace {
 
 using namespace tigon::test;
@@ -41,15 +43,16 @@ using problem = linear_cross_entropy_problem<T>;
 using pairs = testing::Types<on<usual_backend, float>, on<small_chunks, float>, on<small_chunks, bfloat16>,
                              on<small_chunks, float16>, on<small_chunks, double>>;
 #else
-using pairs = with_engines<list<on<tigon::backends::generic, float>, on<small_chunks, float>,
-                                on<small_chunks, bfloat16>, on<bf16_backend, bfloat16>, on<small_chunks, double>>,
+using pairs = with_engines<
+    list<on<single_numbers, double>, on<small_chunks, float>, on<small_chunks, bfloat16>, on<bf16_backend, bfloat16>>,
+    on<tigon::backends::generic, float>, on<small_chunks, double>,
 #if TIGON_FLAGS_amx
-                           on<tigon::backends::amx, bfloat16>,
+    on<tigon::backends::amx, bfloat16>,
 #endif
 #if defined(TIGON_TESTS_ONEDNN)
-                           on<tigon::backends::onednn, bfloat16>,
+    on<tigon::backends::onednn, bfloat16>,
 #endif
-                           on<small_chunks, float16>, on<tigon::backends::emulated_amx, bfloat16>>;
+    on<small_chunks, float16>, on<tigon::backends::emulated_amx, bfloat16>>;
 #endif
 
 template <class On>
@@ -250,7 +253,7 @@ TEST(chunks, stay_below_140_MiB_for_2048_tokens_of_128256_classes) {
 }
 
 TEST(chunks, of_a_backend_with_its_own_product_use_it) {
-  if (!std::same_as<tigon::provider_t<tigon::op::fused_linear_cross_entropy, usual_backend>, tigon::backends::generic>)
+  if (!std::same_as<usual_provider<tigon::op::fused_linear_cross_entropy>, tigon::backends::generic>)
     GTEST_SKIP() << "a loss of the backend's own makes its products as it likes";
   problem<float> p({40, 16, 123}, variants[3]);
   p.keep_all();

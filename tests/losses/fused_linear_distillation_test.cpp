@@ -14,6 +14,8 @@
 #include "support/linear_problem.hpp"
 #include "support/logit_loss.hpp"
 
+#include "support/kernels.hpp"
+
 namespace {
 
 using namespace tigon::test;
@@ -327,7 +329,7 @@ struct problem : linear_problem<T> {
 #if defined(TIGON_CONFORMANCE_BACKEND)
 using pairs = testing::Types<on<usual_backend, float>, on<small_chunks, bfloat16>>;
 #else
-using pairs = testing::Types<on<tigon::backends::generic, double>, on<small_chunks, float>, on<small_chunks, bfloat16>>;
+using pairs = testing::Types<on<single_numbers, double>, on<small_chunks, float>, on<small_chunks, bfloat16>>;
 #endif
 
 template <class On>
@@ -582,7 +584,7 @@ TYPED_TEST(fused_linear_distillation, takes_the_workspace_that_it_names) {
 }
 
 TEST(gradients, differentiate_the_definition) {
-  using B = tigon::backends::generic;
+  using B = single_numbers;
   using N = std::complex<double>;
   const sizes s{5, 4, 3, 11};
   const auto differentiate = [&](const variant& v) {
@@ -931,7 +933,7 @@ TEST(rows_of_logits, are_nan_on_any_engine_where_something_is) {
         const std::int64_t target[] = {5, 6, 7};
         tigon::default_context().workspace().expect("test", 1 << 16);
         tigon::kernel_for<tigon::op::distillation, B>::template forward<B, float, std::int64_t>(
-            {z.data(), 3, 37}, {t.data(), 3, 37}, target, soft, rows, tigon::default_context());
+            matrix_view(z.data(), 3, 37), matrix_view(t.data(), 3, 37), target, soft, rows, tigon::default_context());
         for (std::size_t i = 0; i < 3; ++i) {
           EXPECT_EQ(std::isnan(of_soft[i]), i == 1) << bad << all;
           EXPECT_EQ(std::isnan(of_hard[i]), i == 1 && bad % 2 == 0) << bad << all;
@@ -957,7 +959,7 @@ TEST(rows_of_logits, have_gradients_that_sum_to_zero) {
       rows.gradient = true;
       tigon::default_context().workspace().expect("test", 1 << 16);
       tigon::kernel_for<tigon::op::distillation, B>::template forward<B, float, std::int64_t>(
-          {z.data(), n, vocab}, {t.data(), n, vocab}, nullptr,
+          matrix_view(z.data(), n, vocab), matrix_view(t.data(), n, vocab), nullptr,
           tigon::jsd_soft<float, decltype(divergence)>(divergence, 1), rows, tigon::default_context());
       for (std::size_t i = 0; i < n; ++i) {
         double sum = 0, size = 0;

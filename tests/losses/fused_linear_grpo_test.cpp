@@ -9,13 +9,15 @@
 #include "support/linear_problem.hpp"
 #include "support/policy_loss.hpp"
 
+#include "support/kernels.hpp"
+
 namespace {
 
 using namespace tigon::test;
 using tigon::accumulator_t, tigon::bfloat16, tigon::context, tigon::gradient, tigon::importance;
 using tigon::luspo_reduction, tigon::matrix_view, tigon::policy_loss;
-using small_chunks = tigon::backends::small_counting;
-using small_generic = tigon::backends::small_chunks_of<tigon::backends::generic, 100>;  // less than a sequence
+using tigon::backends::small_chunks, tigon::backends::small_counting;
+using small_generic = tigon::backends::small_chunks_of<single_numbers, 100>;  // less than a sequence
 using options = tigon::policy_options;
 using enum policy_loss;
 
@@ -384,9 +386,9 @@ TEST(fused_linear_grpo_edges, masked_tokens_are_not_read_nor_multiplied) {
       q.old_logp[i] = q.ref_logp[i] = q.sampling_ratio[i] = static_cast<float>(nan);
       q.ids[i] = 1 << 20;
     }
-    p.forward<small_chunks>();
+    p.forward<small_counting>();
     counted = {};
-    q.forward<small_chunks>();
+    q.forward<small_counting>();
     EXPECT_EQ(bits_of(p.dx, p.dw, p.dbias, p.loss, p.kl), bits_of(q.dx, q.dw, q.dbias, q.loss, q.kl));
     for (std::size_t h = 0; h < 9; ++h) EXPECT_EQ(p.dx(39, h), 0);
     // Chunks of two rows. Sequences of up to eight tokens do not fit: all but the last chunk of each is made again.

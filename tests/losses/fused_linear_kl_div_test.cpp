@@ -9,6 +9,8 @@
 #include "support/ignored_rows.hpp"
 #include "support/linear_problem.hpp"
 
+#include "support/kernels.hpp"
+
 namespace {
 
 using namespace tigon::test;
@@ -162,7 +164,7 @@ struct problem : linear_problem<T> {
 #if defined(TIGON_CONFORMANCE_BACKEND)
 using pairs = testing::Types<on<usual_backend, float>, on<small_chunks, bfloat16>>;
 #else
-using pairs = testing::Types<on<tigon::backends::generic, double>, on<small_chunks, float>, on<small_chunks, bfloat16>>;
+using pairs = testing::Types<on<single_numbers, double>, on<small_chunks, float>, on<small_chunks, bfloat16>>;
 #endif
 
 template <class On>

@@ -11,6 +11,8 @@
 #include "support/linear_problem.hpp"
 #include "support/sequence_problem.hpp"
 
+#include "support/kernels.hpp"
+
 namespace {
 
 using namespace tigon::test;

@@ -12,12 +12,13 @@
 #include "support/linear_problem.hpp"
 #include "support/sequence_problem.hpp"
 
+#include "support/kernels.hpp"
+
 namespace {
 
 using namespace tigon::test;
 using tigon::accumulator_t, tigon::bfloat16, tigon::context, tigon::dpo_loss, tigon::gradient;
-using tigon::backends::small_generic;
-using small_chunks = tigon::backends::small_counting;
+using tigon::backends::small_chunks, tigon::backends::small_counting, tigon::backends::small_generic;
 
 constexpr double nan = std::numeric_limits<double>::quiet_NaN(), infinity = std::numeric_limits<double>::infinity();
 
@@ -307,12 +308,10 @@ struct problem : sequence_problem<T> {
 };
 
 #if defined(TIGON_CONFORMANCE_BACKEND)
-using whole_chunks = usual_backend;
 using pairs = testing::Types<on<small_chunks, float>, on<small_chunks, bfloat16>>;
 #else
-using whole_chunks = tigon::backends::xsimd;
 using pairs = with_engines<list<on<small_chunks, float>, on<small_chunks, bfloat16>, on<small_generic, double>>,
-                           on<whole_chunks, float>>;
+                           on<tigon::backends::xsimd, float>>;
 #endif
 template <class On>
 class fused_linear_preference : public testing::Test {};
@@ -419,7 +418,7 @@ TEST(pairs_in_f64, differentiate_the_textbook) {
 }
 
 TEST(pairs, that_fit_take_three_products_a_piece_and_others_make_logits_again) {
-  if (!std::same_as<tigon::provider_t<tigon::op::fused_linear_preference, small_chunks>, tigon::backends::generic>)
+  if (!std::same_as<usual_provider<tigon::op::fused_linear_preference>, tigon::backends::generic>)
     GTEST_SKIP() << "a loss of the backend's own makes its products as it likes";
   // 1024 bytes are 8 rows of 32 classes. Two pairs of two rows a sequence fit, a pair of six does not.
   for (const auto& [size, expected] : {std::pair<sequence_sizes, std::size_t>{{8, 2, 3, 32}, 2 * 3},
@@ -428,10 +427,10 @@ TEST(pairs, that_fit_take_three_products_a_piece_and_others_make_logits_again) {
     for (std::size_t b = 0; b < size.sequences; ++b)
       for (std::size_t t = 0; t < size.length; ++t) p.target(b, t) = 1;
     counted = {};
-    p.forward<small_chunks>();
+    p.forward<small_counting>();
     EXPECT_EQ(counted.products, expected) << size;
     counted = {};
-    p.forward<small_chunks>({}, {}, {});
+    p.forward<small_counting>({}, {}, {});
     EXPECT_EQ(counted.products, size.length == 2 ? 2u : 4u) << "logits alone";
   }
 }
@@ -926,16 +925,16 @@ TEST(pairs_workspace, is_taken_but_for_a_tenth) {
     for (std::size_t t = 0; t < 16; ++t) p.target(b, t) = 3;
   tigon::workspace scratch;
   context ctx(tigon::serial(), scratch);
-  p.forward<whole_chunks>(ctx);
-  const auto bytes = tigon::fused_linear_preference_workspace<whole_chunks, float>(4, 16, 32, 2000, 33, ctx);
+  p.forward<usual_backend>(ctx);
+  const auto bytes = tigon::fused_linear_preference_workspace<usual_backend, float>(4, 16, 32, 2000, 33, ctx);
   EXPECT_LE(scratch.high_water(), bytes);
   EXPECT_GE(static_cast<double>(scratch.high_water()), 0.9 * static_cast<double>(bytes));
   // As docs/formulas/preference.md has it.
   constexpr std::size_t rows = 128, hidden = 32, vocab = 2000;
-  const std::size_t product = std::max({tigon::gemm_workspace<whole_chunks, float>(rows, vocab, hidden),
-                                        tigon::gemm_workspace<whole_chunks, float>(rows, hidden, vocab),
-                                        tigon::gemm_workspace<whole_chunks, float>(vocab, hidden, rows),
-                                        tigon::simd::partials_workspace<whole_chunks, float>(rows, vocab, 1)});
+  const std::size_t product = std::max({tigon::gemm_workspace<usual_backend, float>(rows, vocab, hidden),
+                                        tigon::gemm_workspace<usual_backend, float>(rows, hidden, vocab),
+                                        tigon::gemm_workspace<usual_backend, float>(vocab, hidden, rows),
+                                        tigon::simd::partials_workspace<usual_backend, float>(rows, vocab, 1)});
   const std::size_t formula = 4 * rows * vocab + 2 * 4 * rows * hidden + 200 * rows + 8 * vocab + product;
   EXPECT_NEAR(static_cast<double>(scratch.high_water()) / static_cast<double>(formula), 1, 0.1);
 }

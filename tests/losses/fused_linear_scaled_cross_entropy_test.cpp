@@ -11,6 +11,8 @@
 #include "support/linear_scaled_cross_entropy.hpp"
 #include "support/logit_loss.hpp"
 
+#include "support/kernels.hpp"
+
 namespace {
 
 using namespace tigon::test;
@@ -167,9 +169,8 @@ struct problem : linear_problem<T> {
 #if defined(TIGON_CONFORMANCE_BACKEND)
 using pairs = testing::Types<on<usual_backend, float>, on<small_chunks, bfloat16>>;
 #else
-using pairs =
-    with_engines<list<on<tigon::backends::generic, double>, on<small_chunks, float>, on<small_chunks, bfloat16>>,
-                 on<tigon::backends::xsimd, float>>;
+using pairs = with_engines<list<on<single_numbers, double>, on<small_chunks, float>, on<small_chunks, bfloat16>>,
+                           on<tigon::backends::xsimd, float>>;
 #endif
 
 template <class On>
@@ -391,8 +392,10 @@ TEST(rows_of_logits, at_the_edges) {
       tigon::detail::scaled_cross_entropy_rows<A> rows(
           {nll, entropy, lse}, {of_nll, with_entropy ? std::span<const A>(of_entropy) : std::span<const A>()});
       tigon::default_context().workspace().expect("test", 1 << 16);
+      const matrix_view<A> logits(z.data(), 1, 3);
+      const tigon::fused_linear_scaled_cross_entropy_options opt;
       tigon::kernel_for<tigon::op::scaled_cross_entropy, small_chunks>::forward<small_chunks, A, std::int32_t>(
-          {z.data(), 1, 3}, target, rows, true, {}, tigon::default_context());
+          logits, target, rows, true, opt, tigon::default_context());
       EXPECT_TRUE(close(nll.f64(), {{e.results[0]}}, 1e-7));
       EXPECT_TRUE(close(entropy.f64(), {{e.results[1]}}, 1e-7));
       EXPECT_TRUE(close(lse.f64(), {{e.results[2]}}, 1e-7));
@@ -402,7 +405,7 @@ TEST(rows_of_logits, at_the_edges) {
 }
 
 TEST(gradients, differentiate_the_definition) {
-  using B = tigon::backends::generic;
+  using B = single_numbers;
   for (const double temperature : {1.0, 0.7, 2.5})
     for (const int which : {1, 2, 3}) {
       SCOPED_TRACE(testing::Message() << "temperature " << temperature << ", outputs " << which);

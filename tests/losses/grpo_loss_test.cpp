@@ -13,6 +13,8 @@
 #include "support/threads.hpp"
 #include "support/throws.hpp"
 
+#include "support/kernels.hpp"
+
 namespace {
 
 using namespace tigon::test;
@@ -158,7 +160,7 @@ void run(problem<T>& p) {
   p.template backward<B>(p.dlogits.view());
 }
 
-using exact = tigon::backends::generic;
+using exact = single_numbers;
 
 /// One sequence of one token at a ratio rho, without penalty.
 problem<double> of_ratio(double rho, double advantage, options opt) {
@@ -525,8 +527,8 @@ class grpo_loss : public testing::Test {};
 #if defined(TIGON_CONFORMANCE_BACKEND)
 using pairs = testing::Types<on<usual_backend, float>, on<usual_backend, bfloat16>>;
 #else
-using pairs = with_engines<list<on<tigon::backends::highway, float>, on<tigon::backends::highway, bfloat16>>,
-                           on<tigon::backends::xsimd, float>>;
+using pairs =
+    with_engines<list<on<usual_backend, float>, on<usual_backend, bfloat16>>, on<tigon::backends::xsimd, float>>;
 #endif
 TYPED_TEST_SUITE(grpo_loss, pairs, names);
 

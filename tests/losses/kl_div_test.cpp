@@ -9,6 +9,8 @@
 #include "support/scratch.hpp"
 #include "support/throws.hpp"
 
+#include "support/kernels.hpp"
+
 namespace {
 
 using namespace tigon::test;
@@ -279,7 +281,7 @@ TYPED_TEST(kl_div, zeros_and_infinities_of_the_teachers_gradient) {
 TEST(kl_div_reference, gradient_is_that_of_a_complex_step) {
   const shape s{3, 7};
   for (const variant& v : variants) {
-    const auto c = case_of<tigon::backends::generic, double>(v);
+    const auto c = case_of<single_numbers, double>(v);
     row_problem<double> p = c.problem(s);
     const std::vector<double> teacher = p.teacher.f64();
     const double n = v.opt.denominator != 0 ? 7 : 3;
@@ -337,7 +339,7 @@ TEST(kl_div_edges, one_class_and_very_many) {
 TEST(kl_div_denominator, joins_calls_on_the_parts_of_a_batch) {
   const shape s{6, 33};
   for (const auto r : {divergence_reduction::batchmean, divergence_reduction::mean}) {
-    const auto c = case_of<tigon::backends::generic, double>({"", {.reduction = r}});
+    const auto c = case_of<single_numbers, double>({"", {.reduction = r}});
     row_problem<double> whole = c.problem(s), part = c.problem(s);
     c.run(whole);
     double loss = 0;

@@ -21,6 +21,8 @@
 #include "support/linear_shards.hpp"
 #include "support/problem.hpp"
 
+#include "support/kernels.hpp"
+
 namespace tigon::backends {
 inline namespace TIGON_ABI {
 

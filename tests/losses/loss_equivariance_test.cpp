@@ -11,6 +11,8 @@
 
 #include "support/equivariance.hpp"
 
+#include "support/kernels.hpp"
+
 namespace {
 
 using namespace tigon::test;

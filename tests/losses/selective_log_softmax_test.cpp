@@ -13,6 +13,8 @@
 #include "support/threads.hpp"
 #include "support/throws.hpp"
 
+#include "support/kernels.hpp"
+
 namespace {
 
 using namespace tigon::test;
@@ -91,8 +93,7 @@ struct problem {
 #if defined(TIGON_CONFORMANCE_BACKEND)
 using pairs = testing::Types<on<usual_backend, float>, on<usual_backend, bfloat16>, on<usual_backend, double>>;
 #else
-using pairs = with_engines<list<on<tigon::backends::generic, double>, on<tigon::backends::highway, float>,
-                                on<tigon::backends::highway, bfloat16>>,
+using pairs = with_engines<list<on<single_numbers, double>, on<usual_backend, float>, on<usual_backend, bfloat16>>,
                            on<tigon::backends::generic, float>, on<tigon::backends::eigen, float>,
                            on<tigon::backends::xsimd, float>, on<tigon::backends::highway, tigon::float16>,
                            on<tigon::backends::highway, double>>;

@@ -9,6 +9,8 @@
 #include "support/scratch.hpp"
 #include "support/throws.hpp"
 
+#include "support/kernels.hpp"
+
 namespace {
 
 using namespace tigon::test;
@@ -192,7 +194,7 @@ TEST(tvd_f16, large_upstream_gradients_save_small_means) {
 TEST(tvd_reference, gradient_is_that_of_a_central_difference) {
   const shape s{3, 7};
   for (const variant& v : variants) {
-    const auto c = case_of<tigon::backends::generic, double>(v);
+    const auto c = case_of<single_numbers, double>(v);
     // Apart by more than the two steps of the difference.
     std::vector<double> q = normal_values(21, 1), t = q;
     for (std::size_t k = 0; k < 21; ++k) t[k] += k % 3 == 0 ? 0.1 : -0.2;
@@ -232,7 +234,7 @@ TEST(tvd_edges, one_class_and_very_many) {
 TEST(tvd_denominator, joins_calls_on_the_parts_of_a_batch) {
   const shape s{6, 33};
   for (const auto r : {divergence_reduction::batchmean, divergence_reduction::mean}) {
-    const auto c = case_of<tigon::backends::generic, double>({"", true, {.reduction = r}});
+    const auto c = case_of<single_numbers, double>({"", true, {.reduction = r}});
     row_problem<double> whole = c.problem(s), part = c.problem(s);
     c.run(whole);
     double loss = 0;

@@ -20,6 +20,8 @@
 #include "support/guarded.hpp"
 #include "support/problem.hpp"
 
+#include "support/kernels.hpp"
+
 namespace {
 
 using namespace tigon::test;

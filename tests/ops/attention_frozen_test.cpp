@@ -12,6 +12,8 @@
 #include "support/guarded.hpp"
 #include "support/throws.hpp"
 
+#include "support/kernels.hpp"
+
 namespace {
 
 using tigon::heads_view;

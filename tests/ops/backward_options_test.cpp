@@ -11,6 +11,8 @@
 #include "support/backends.hpp"
 #include "support/problem.hpp"
 
+#include "support/kernels.hpp"
+
 #include <algorithm>
 #include <string_view>
 

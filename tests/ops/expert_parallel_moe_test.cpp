@@ -20,12 +20,7 @@ namespace tigon::backends {
 inline namespace TIGON_ABI {
 
 /// A few pairs at a time.
-struct few_pairs : test::usual_backend {
-  using parent = test::usual_backend;
-  static constexpr backend_info info{"few_pairs", {device::cpu}};
-  using overrides = op_list<>;
-  static constexpr chunk_tuning chunk{.logits_bytes = 4096, .row_multiple = 2};
-};
+using few_pairs = small_chunks_of<test::usual_backend, 4096>;
 
 }  // namespace TIGON_ABI
 }  // namespace tigon::backends

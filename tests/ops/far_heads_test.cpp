@@ -11,6 +11,8 @@
 #include "support/backends.hpp"
 #include "support/far_memory.hpp"
 
+#include "support/kernels.hpp"
+
 namespace {
 
 using namespace tigon::test;

@@ -12,6 +12,8 @@
 #include "support/frozen.hpp"
 #include "support/problem.hpp"
 
+#include "support/kernels.hpp"
+
 namespace {
 
 using namespace tigon::test;

@@ -5,6 +5,8 @@
 
 #include "support/gate_checks.hpp"
 
+#include "support/kernels.hpp"
+
 namespace {
 
 using namespace tigon::test;

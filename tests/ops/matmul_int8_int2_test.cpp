@@ -116,7 +116,7 @@ class matmul_int8_int2 : public testing::Test {};
 #if defined(TIGON_CONFORMANCE_BACKEND)
 using pairs = pairs_of<float>;
 #else
-using pairs = testing::Types<on<tigon::backends::generic, float>, on<tigon::backends::highway, float>,
+using pairs = testing::Types<on<tigon::backends::generic, float>, on<usual_backend, float>,
 #if TIGON_FLAGS_amx
                              on<tigon::backends::amx, float>,
 #endif

@@ -14,6 +14,8 @@
 #include "support/threads.hpp"
 #include "support/throws.hpp"
 
+#include "support/kernels.hpp"
+
 namespace tigon::backends {
 inline namespace TIGON_ABI {
 
@@ -359,7 +361,7 @@ TEST(mlp_formula, is_the_derivative_of_its_definition) {
 }
 
 TEST(mlp_parts, of_a_backend_are_used) {
-  if (!std::same_as<tigon::provider_t<tigon::op::mlp, usual_backend>, tigon::backends::generic>)
+  if (!std::same_as<usual_provider<tigon::op::mlp>, tigon::backends::generic>)
     GTEST_SKIP() << "an MLP of the backend's own is made of what it likes";
   using B = tigon::backends::own_parts;
   for (const mlp_gate gate : {mlp_gate::swiglu, mlp_gate::geglu}) {
@@ -379,7 +381,7 @@ TEST(mlp_parts, of_a_backend_are_used) {
 
 TEST(mlp_memory, is_what_is_saved_and_no_gradient_of_a) {
   using B = usual_backend;
-  if (!std::same_as<tigon::provider_t<tigon::op::mlp, usual_backend>, tigon::backends::generic>)
+  if (!std::same_as<usual_provider<tigon::op::mlp>, tigon::backends::generic>)
     GTEST_SKIP() << "an MLP of the backend's own takes what it names";
   const std::size_t tokens = 2048, hidden = 64, n = 5632, a = tokens * n * sizeof(float);
   const auto bytes = [&]<class T>(T, mlp_pass pass) { return tigon::mlp_workspace<B, T>(pass, tokens, hidden, n); };

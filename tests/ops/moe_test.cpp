@@ -17,16 +17,13 @@
 #include "support/threads.hpp"
 #include "support/throws.hpp"
 
+#include "support/kernels.hpp"
+
 namespace tigon::backends {
 inline namespace TIGON_ABI {
 
 /// A few pairs at a time.
-struct few_pairs : test::usual_backend {
-  using parent = test::usual_backend;
-  static constexpr backend_info info{"few_pairs", {device::cpu}};
-  using overrides = op_list<>;
-  static constexpr chunk_tuning chunk{.logits_bytes = 4096, .row_multiple = 2};
-};
+using few_pairs = small_chunks_of<test::usual_backend, 4096>;
 /// Products, a gate and an order of its own.
 struct own_parts : few_pairs {
   using parent = few_pairs;
@@ -88,9 +85,9 @@ using tigon::backends::few_pairs;
 using moe_pairs = testing::Types<on<usual_backend, float>, on<few_pairs, float>, on<few_pairs, bfloat16>,
                                  on<few_pairs, tigon::float16>, on<few_pairs, double>>;
 #else
-using moe_pairs = with_engines<
-    list<on<tigon::backends::generic, float>, on<few_pairs, float>, on<few_pairs, bfloat16>, on<few_pairs, double>>,
-    on<tigon::backends::eigen, tigon::float16>, on<bf16_backend, bfloat16>>;
+using moe_pairs = with_engines<list<on<single_numbers, double>, on<few_pairs, float>, on<few_pairs, bfloat16>>,
+                               on<tigon::backends::generic, float>, on<few_pairs, double>,
+                               on<tigon::backends::eigen, tigon::float16>, on<bf16_backend, bfloat16>>;
 #endif
 
 constexpr double nan = std::numeric_limits<double>::quiet_NaN();
@@ -387,7 +384,7 @@ TEST(moe_numbers, are_those_of_an_example) {
 }
 
 TEST(moe_parts, of_a_backend_are_used) {
-  if (!std::same_as<tigon::provider_t<tigon::op::moe, usual_backend>, tigon::backends::generic>)
+  if (!std::same_as<usual_provider<tigon::op::moe>, tigon::backends::generic>)
     GTEST_SKIP() << "a mixture of the backend's own is made of what it likes";
   using B = tigon::backends::own_parts;
   problem<float> p({20, 2, 4, 17, 45});
@@ -409,7 +406,7 @@ TEST(moe_parts, of_a_backend_are_used) {
 
 TEST(moe_memory, is_a_chunk_and_no_copy_of_weights) {
   using B = usual_backend;
-  if (!std::same_as<tigon::provider_t<tigon::op::moe, usual_backend>, tigon::backends::generic>)
+  if (!std::same_as<usual_provider<tigon::op::moe>, tigon::backends::generic>)
     GTEST_SKIP() << "a mixture of the backend's own takes what it names";
   const tigon::moe_shape s{8192, 8, 128, 2048, 768};
   const std::size_t sums = s.tokens * s.hidden * sizeof(float), order = s.tokens * s.choices * sizeof(std::int64_t);

@@ -247,11 +247,10 @@ TIGON_TEST_NOINLINE std::vector<sizes> every_size() {
 using pairs = every_pair;
 using f64_pairs = pairs_of<double>;
 #else
-/// Single numbers, and lanes of every type; golden values run on every engine.
-using pairs = with_engines<
-    list<on<tigon::backends::generic, tigon::float16>, on<usual_backend, float>, on<usual_backend, tigon::bfloat16> >,
-    on<tigon::backends::xsimd, double> >;
-using f64_pairs = testing::Types<on<tigon::backends::xsimd, double> >;
+/// The default's lanes; with TIGON_TESTS_ENGINES single numbers, and lanes of every type.
+using pairs = with_engines<list<on<usual_backend, float>, on<usual_backend, tigon::bfloat16> >,
+                           on<tigon::backends::generic, tigon::float16>, on<tigon::backends::xsimd, double> >;
+using f64_pairs = with_engines<list<on<single_numbers, double> >, on<tigon::backends::xsimd, double> >;
 #endif
 
 template <class On>

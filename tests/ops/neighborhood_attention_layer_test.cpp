@@ -14,6 +14,8 @@
 #include "support/threads.hpp"
 #include "support/throws.hpp"
 
+#include "support/kernels.hpp"
+
 namespace {
 
 using namespace tigon::test;
@@ -209,9 +211,9 @@ constexpr by_type gradient_bound{.f32 = 8e-6, .bf16 = 5e-2, .f16 = 6e-3, .f64 = 
 using layer_pairs = every_pair;
 #else
 /// Not every type on every backend: four products are compiled for each.
-using layer_pairs = with_engines<
-    list<on<tigon::backends::generic, double>, on<tigon::backends::highway, float>, on<bf16_backend, tigon::bfloat16> >,
-    on<tigon::backends::xsimd, float>, on<tigon::backends::eigen, tigon::float16> >;
+using layer_pairs =
+    with_engines<list<on<single_numbers, double>, on<usual_backend, float>, on<bf16_backend, tigon::bfloat16> >,
+                 on<tigon::backends::xsimd, float>, on<tigon::backends::eigen, tigon::float16> >;
 #endif
 
 template <class On>

@@ -4,6 +4,8 @@
 #include "support/rotary_checks.hpp"
 #include "support/scratch.hpp"
 
+#include "support/kernels.hpp"
+
 namespace {
 
 using namespace tigon::test;

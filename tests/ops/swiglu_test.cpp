@@ -3,6 +3,8 @@
 
 #include "support/gate_checks.hpp"
 
+#include "support/kernels.hpp"
+
 namespace {
 
 using namespace tigon::test;

@@ -11,6 +11,8 @@
 #include "support/threads.hpp"
 #include "support/throws.hpp"
 
+#include "support/kernels.hpp"
+
 namespace tigon::backends {
 inline namespace TIGON_ABI {
 
@@ -233,7 +235,7 @@ TEST(tiled_mlp_shards, are_even_and_cover_the_tokens) {
 }
 
 TEST(tiled_mlp_shards, are_the_backends_mlp) {
-  if (!std::same_as<tigon::provider_t<tigon::op::tiled_mlp, usual_backend>, tigon::backends::generic>)
+  if (!std::same_as<usual_provider<tigon::op::tiled_mlp>, tigon::backends::generic>)
     GTEST_SKIP() << "a tiled MLP of the backend's own is made of what it likes";
   using B = tigon::backends::own_mlp;
   problem<bfloat16> p({10, 4, 6}, {}, 4);
@@ -247,7 +249,7 @@ TEST(tiled_mlp_shards, are_the_backends_mlp) {
 
 TEST(tiled_mlp_memory, is_that_of_a_shard) {
   using B = usual_backend;
-  if (!std::same_as<tigon::provider_t<tigon::op::tiled_mlp, usual_backend>, tigon::backends::generic>)
+  if (!std::same_as<usual_provider<tigon::op::tiled_mlp>, tigon::backends::generic>)
     GTEST_SKIP() << "a tiled MLP of the backend's own takes what it names";
   const std::size_t tokens = 4096, hidden = 64, n = 5632, k = 16, a = tokens / k * n, weights = 3 * hidden * n;
   const std::size_t products = tigon::mlp_workspace<B, float>(tigon::mlp_pass::backward, tokens / k, hidden, n);

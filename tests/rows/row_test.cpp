@@ -57,15 +57,16 @@ struct eager : Parent {
       .block_cols = 64};
 };
 
-/// Every engine, a type of every width, every order and number of vectors a step; with TIGON_TESTS_ENGINES more of each
-/// with the others.
+/// Single numbers and the default's lanes, a type of every width, every order and number of vectors a step; with
+/// TIGON_TESTS_ENGINES every engine, and more of each with the others.
 using pairs = with_engines<
     list<on<tigon::backends::highway, float>, on<eager<tigon::backends::generic, 1>, float>,
-         on<eager<tigon::backends::eigen, 4>, tigon::bfloat16>,
-         on<eager<tigon::backends::xsimd, 4, tigon::row_order::interleaved>, double>,
+         on<eager<tigon::backends::highway, 4, tigon::row_order::interleaved>, double>,
          on<eager<tigon::backends::highway, 2, tigon::row_order::reduce_then_map>, tigon::bfloat16>>,
-    on<tigon::backends::generic, float>, on<tigon::backends::eigen, tigon::bfloat16>,
-    on<tigon::backends::xsimd, double>, on<eager<tigon::backends::xsimd, 4, tigon::row_order::interleaved>, float>,
+    on<eager<tigon::backends::eigen, 4>, tigon::bfloat16>,
+    on<eager<tigon::backends::xsimd, 4, tigon::row_order::interleaved>, double>, on<tigon::backends::generic, float>,
+    on<tigon::backends::eigen, tigon::bfloat16>, on<tigon::backends::xsimd, double>,
+    on<eager<tigon::backends::xsimd, 4, tigon::row_order::interleaved>, float>,
     on<eager<tigon::backends::highway, 1>, tigon::bfloat16>, on<eager<tigon::backends::highway, 4>, double>>;
 
 template <class T>

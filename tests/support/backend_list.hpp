@@ -3,6 +3,7 @@
 #ifndef TIGON_TESTS_SUPPORT_BACKEND_LIST_HPP
 #define TIGON_TESTS_SUPPORT_BACKEND_LIST_HPP
 
+#include <tigon/backend/kernel.hpp>
 #include <tigon/backends/generic/backend.hpp>
 #include <type_traits>
 #if defined(TIGON_CONFORMANCE_BACKEND)
@@ -49,6 +50,7 @@ using shared = B;
 
 using usual_backend = TIGON_CONFORMANCE_BACKEND;
 using single_numbers = backends::generic;
+using bf16_backend = usual_backend;
 using engine_backends = list<usual_backend>;
 using all_backends = engine_backends;
 using half_backends = engine_backends;
@@ -100,10 +102,37 @@ using half_backends = list<single_numbers, usual_backend>;
 
 #endif
 
-/// B, but the usual backend for what that is of.
+/// B, but what the suite shares of it: the usual backend and the one of products in bf16.
 template <class B>
-using usual_if = std::conditional_t<std::is_same_v<shared<B>, usual_backend>, usual_backend, B>;
+using usual_if = std::conditional_t<std::is_same_v<shared<B>, usual_backend> || std::is_same_v<shared<B>, bf16_backend>,
+                                    shared<B>, B>;
+
+/// What provides Op on the usual backend, linked or not.
+#if defined(TIGON_TESTS_LINKED_KERNELS)
+template <class Op>
+using usual_provider = provider_t<Op, backends::highway>;
+#else
+template <class Op>
+using usual_provider = provider_t<Op, usual_backend>;
+#endif
 
 }  // namespace tigon::test
+
+namespace tigon::backends {
+inline namespace TIGON_ABI {
+
+/// A few rows, pairs or sums at a time, by the kernels of Parent.
+template <class Parent, std::size_t Bytes, std::size_t LeastRows = 0>
+struct small_chunks_of : Parent {
+  using parent = Parent;
+  using chunked = small_chunks_of;
+  using unchunked = Parent;
+  static constexpr backend_info info{"small_chunks", {device::cpu}};
+  using overrides = op_list<>;
+  static constexpr chunk_tuning chunk{.logits_bytes = Bytes, .row_multiple = 2, .least_rows = LeastRows};
+};
+
+}  // namespace TIGON_ABI
+}  // namespace tigon::backends
 
 #endif  // TIGON_TESTS_SUPPORT_BACKEND_LIST_HPP

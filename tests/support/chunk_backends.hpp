@@ -33,15 +33,8 @@ struct counting : test::usual_backend {
   using overrides = op_list<op::gemm>;
 };
 
-template <class Parent, std::size_t Bytes>
-struct small_chunks_of : Parent {
-  using parent = Parent;
-  static constexpr backend_info info{"small_chunks", {device::cpu}};
-  using overrides = op_list<>;
-  static constexpr chunk_tuning chunk{.logits_bytes = Bytes, .row_multiple = 2};
-};
 using small_chunks = small_chunks_of<test::usual_backend, 1024>;
-using small_generic = small_chunks_of<generic, 1024>;
+using small_generic = small_chunks_of<test::single_numbers, 1024>;
 using small_counting = small_chunks_of<counting, 1024>;
 
 }  // namespace TIGON_ABI

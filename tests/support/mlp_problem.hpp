@@ -18,12 +18,7 @@ namespace tigon::backends {
 inline namespace TIGON_ABI {
 
 /// A few sums at a time: blocks of eight by eight, and inference on a few tokens.
-struct small_blocks : test::usual_backend {
-  using parent = test::usual_backend;
-  static constexpr backend_info info{"small_blocks", {device::cpu}};
-  using overrides = op_list<>;
-  static constexpr chunk_tuning chunk{.logits_bytes = 4096, .row_multiple = 2};
-};
+using small_blocks = small_chunks_of<test::usual_backend, 4096>;
 
 }  // namespace TIGON_ABI
 }  // namespace tigon::backends
@@ -36,10 +31,10 @@ using mlp_pairs =
     testing::Types<on<usual_backend, float>, on<backends::small_blocks, float>, on<backends::small_blocks, bfloat16>,
                    on<backends::small_blocks, float16>, on<backends::small_blocks, double>>;
 #else
-using mlp_pairs =
-    with_engines<list<on<backends::generic, float>, on<backends::small_blocks, float>,
-                      on<backends::small_blocks, bfloat16>, on<backends::small_blocks, double>>,
-                 on<usual_backend, float>, on<backends::small_blocks, float16>, on<bf16_backend, bfloat16>>;
+using mlp_pairs = with_engines<
+    list<on<single_numbers, double>, on<backends::small_blocks, float>, on<backends::small_blocks, bfloat16>>,
+    on<backends::generic, float>, on<backends::small_blocks, double>, on<usual_backend, float>,
+    on<backends::small_blocks, float16>, on<bf16_backend, bfloat16>>;
 #endif
 
 // In units of |reference| + its root mean square; at most ten times the worst that was seen.

@@ -146,9 +146,9 @@ INSTANTIATE_TEST_SUITE_P(models, convergence,
                          [](const auto& of) { return std::get<0>(of.param) + "_" + std::get<1>(of.param); });
 
 TEST(convergence, has_every_backend) {
-  for (const char* name : {"generic", "highway", "ascend"}) EXPECT_TRUE(fused_backends().contains(name)) << name;
+  EXPECT_TRUE(fused_backends().contains("highway"));
 #if defined(TIGON_TESTS_ENGINES)
-  for (const char* name : {"eigen", "xsimd"}) EXPECT_TRUE(fused_backends().contains(name)) << name;
+  for (const char* name : {"generic", "ascend", "eigen", "xsimd"}) EXPECT_TRUE(fused_backends().contains(name)) << name;
 #endif
 }
 

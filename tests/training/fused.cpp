@@ -18,11 +18,14 @@
 #include <tigon/ops/swiglu_fused.hpp>
 
 #include "steps.hpp"
+#include "support/backend_list.hpp"
+
+#include "support/kernels.hpp"
 
 namespace tigon::test::training {
 namespace {
 
-using B = backends::TIGON_TRAINING_BACKEND;
+using B = usual_if<backends::TIGON_TRAINING_BACKEND>;
 
 class fused final : public steps<float> {
  public:

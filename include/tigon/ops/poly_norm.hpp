@@ -44,8 +44,7 @@ struct poly_norm_options;
 
 /// Bytes of workspace that poly_norm_backward takes, with dw or db, or without both.
 template <class B = default_backend, class T>
-std::size_t poly_norm_workspace(std::size_t rows, std::size_t, const context& = default_context<B>(),
-                                parameters of = parameters::trained) {
+std::size_t poly_norm_workspace(std::size_t rows, parameters of = parameters::trained) {
   return of == parameters::frozen ? 0 : workspace::bytes_for<double>(4, rows);
 }
 
@@ -92,7 +91,7 @@ void poly_norm_backward(in_matrix<T> dy, in_matrix<T> x, const W& w,
   args.optional_out("dw", to.dw, 3);
   args.eps<accumulator_t<T>>(opt.eps);
   args.check();
-  ctx.workspace().expect("poly_norm_backward", poly_norm_workspace<B, T>(x.rows, x.cols, ctx, detail::trained(to)));
+  ctx.workspace().expect("poly_norm_backward", poly_norm_workspace<B, T>(x.rows, detail::trained(to)));
   kernel_for<op::poly_norm, B>::template backward<B, T>(dy, x, weight, rstd, to, opt, ctx);
 }
 

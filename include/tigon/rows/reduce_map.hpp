@@ -44,8 +44,7 @@
 //                        step ahead; map takes it behind the value
 //
 // A program without a map, whose rows are only reduced, has no writes. One without a reduction is a struct with map(x...)
-// alone, run by map_rows.
-// What depends on data in other ways is written with for_rows (rows/row.hpp).
+// alone, run by map_rows. What depends on data in other ways is written with for_rows (rows/row.hpp).
 //
 // A backend may have a driver of its own, its type `rows` (rows/driver.hpp): the same structs then run there. What runs them
 // on the lanes of a CPU is in rows/lanes/, which none of these headers includes but at its end.

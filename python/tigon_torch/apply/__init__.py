@@ -28,6 +28,7 @@ from .families import FAMILIES, Family, types_of
 from .measure import linear_is_faster
 from .head import more_than_its_loss
 from .patch import Forward, Report, logger, put, restore
+from .sharded import refuse_partitioned
 
 SWITCHES = {
     "rope": True,
@@ -261,6 +262,7 @@ def apply(model, *, skip_logits: bool | None = None, recompute: bool = True, **s
     """
     outer, model = model, _unwrap(model)
     family, on = _family_of(model), _switches(switches)
+    refuse_partitioned(model)
     devices = {p.device.type for p in model.parameters()} - {"cpu", "meta"}
     if devices:
         raise ValueError(f"tigon_torch.apply: the model is on {', '.join(sorted(devices))}; tigon computes on the CPU")

@@ -16,6 +16,7 @@ from torch import nn
 
 from .. import ops
 from .patch import say_once
+from .sharded import class_of, has_hooks, is_sharded, run_inside
 
 
 class Metrics(typing.NamedTuple):
@@ -123,8 +124,10 @@ class _Run:
         self.hidden, self.metrics, self.measured = None, metrics, (None, None)
 
     def _why_not(self, hidden) -> str | None:
-        weight = self.real_head.weight
-        if hidden.device.type != "cpu" or (hidden.dtype != weight.dtype and not torch.is_autocast_enabled("cpu")):
+        head = self.real_head
+        # What is gathered comes in the type of its policy.
+        fits = hidden.dtype == head.weight.dtype or is_sharded(head) or torch.is_autocast_enabled("cpu")
+        if hidden.device.type != "cpu" or not fits:
             return "the hidden states have another type or device than the head, so logits are made"
         if self.target.numel() != hidden.numel() // hidden.shape[-1]:
             return "there are not as many labels as hidden states, so logits are made"
@@ -142,7 +145,11 @@ class _Run:
         if self.hidden is None:
             return self.model.loss_function(logits, labels, vocab_size, **kwargs)
         hidden = logits.to(self.hidden.dtype) if self.softcap is None else self.hidden * self.multiplier
-        loss, *self.measured = fused_loss(self.real_head, hidden, labels, self.softcap, metrics=self.metrics, **kwargs)
+
+        def fused(hidden):
+            return fused_loss(self.real_head, hidden, labels, self.softcap, metrics=self.metrics, **kwargs)
+
+        loss, *self.measured = run_inside(self.real_head, fused, hidden)
         return loss
 
 
@@ -155,7 +162,7 @@ def has_causal_loss(model) -> bool:
 
 def _why_not(model) -> str | None:
     head = model.get_output_embeddings()
-    if type(head) is not nn.Linear or head._forward_hooks or head._forward_pre_hooks:
+    if class_of(head) is not nn.Linear or has_hooks(head):
         return "the model's head is not a plain linear layer, so its logits are made"
     if getattr(model, "_loss_function", causal_lm_loss) is not causal_lm_loss or not has_causal_loss(model):
         return "the model has a loss function of its own, so its logits are made"

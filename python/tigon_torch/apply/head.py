@@ -14,6 +14,7 @@ from torch import nn
 
 from .causal_lm import with_head
 from .patch import Forward
+from .sharded import class_of, has_hooks
 
 # Logits that the head is made to return: wide enough for caps and masks to show.
 WIDEST = 64.0
@@ -31,8 +32,7 @@ def head_and_backbone(model):
 def is_plain(head) -> bool:
     """Whether a head is x weight^T + bias: a linear layer whose forward is PyTorch's or tigon's, without hooks."""
     own = vars(head).get("forward") if isinstance(head, nn.Module) else None
-    return (type(head) is nn.Linear and (own is None or isinstance(own, Forward))
-            and not (head._forward_hooks or head._forward_pre_hooks))
+    return class_of(head) is nn.Linear and (own is None or isinstance(own, Forward)) and not has_hooks(head)
 
 
 @contextlib.contextmanager

@@ -4,12 +4,16 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import inspect
+import types
 
 import torch
 from torch import Tensor, nn
 
 from ..apply.head import head_and_backbone, more_than_its_head, small_batch, undisturbed
-from .modules import FusedLinearDPOLoss, FusedLinearGRPOLoss, FusedLinearKTOLoss, FusedLinearORPOLoss, GRPOLoss
+from .modules import (
+    FusedLinearCPOLoss, FusedLinearDPOLoss, FusedLinearGRPOLoss, FusedLinearJSD, FusedLinearKTOLoss,
+    FusedLinearORPOLoss, FusedLinearSimPOLoss, GRPOLoss)
 
 
 def _hidden(model, inputs: dict) -> tuple[Tensor, nn.Module]:
@@ -54,8 +58,8 @@ def _try(trainer, loss) -> None:
 
 
 def _models(trainer) -> list:
-    """The one in training and that of the reference, if it is another, outside wrappers of processes."""
-    models = [trainer.model, getattr(trainer, "ref_model", None)]
+    """The one in training, that of the reference and the teacher, if there are others, outside wrappers of processes."""
+    models = [trainer.model, getattr(trainer, "ref_model", None), getattr(trainer, "teacher_model", None)]
     return [getattr(model, "module", model) for model in models if model is not None]
 
 
@@ -163,22 +167,20 @@ def _dpo(trainer) -> dict:
     return {"_compute_loss": compute}
 
 
-def _orpo(trainer) -> dict:
-    _refuse(trainer, (trainer.is_encoder_decoder, "an encoder and decoder"),
-            (trainer.aux_loss_enabled, "the auxiliary loss of experts"))
-    loss_of = FusedLinearORPOLoss(beta=trainer.beta, metrics=True)
-    _try(trainer, lambda x, w: loss_of(x, w, x.new_zeros(x.shape[:2]).long()))
+def _of_pairs(trainer, loss_of, padding_value: int, whole_text: bool, last: int | None, names=()) -> dict:
+    """For a trainer of pairs without a reference. whole_text: the likelihood is of the whole chosen text, not of its
+    completion; last: up to which position TRL takes means of logits; names of the loss's own metrics."""
 
     def metrics_of(model, batch, train_eval="train"):
-        both = trainer.concatenated_inputs(batch, is_encoder_decoder=False, padding_value=trainer.padding_value,
+        both = trainer.concatenated_inputs(batch, is_encoder_decoder=False, padding_value=padding_value,
                                            device=trainer.accelerator.device)
         ids, mask = both["concatenated_input_ids"], both["concatenated_attention_mask"]
-        x, head = _hidden(model, {"input_ids": ids, "attention_mask": mask})
-        # The likelihood is of the whole chosen text, the odds are of the completions.
-        everything = torch.where(mask == 1, ids, -100)[: ids.shape[0] // 2, 1:]
-        loss, results = loss_of(x, head.weight, both["concatenated_labels"][:, 1:], head.bias, everything)
+        head, backbone = head_and_backbone(model)
+        x = backbone(input_ids=ids, attention_mask=mask, use_cache=False).last_hidden_state
+        more = (torch.where(mask == 1, ids, -100)[: ids.shape[0] // 2, 1:],) if whole_text else ()
+        loss, results = loss_of(x[:, :-1], head.weight, both["concatenated_labels"][:, 1:], head.bias, *more)
         with torch.no_grad():  # the mean over positions and vocabulary, for which one product a sequence is enough
-            logits = nn.functional.linear(x.mean(1), head.weight, head.bias).float().mean(-1)
+            logits = nn.functional.linear(x[:, :last].mean(1), head.weight, head.bias).float().mean(-1)
         chosen, rejected = results["chosen_rewards"], results["rejected_rewards"]
         prefix = "eval_" if train_eval == "eval" else ""
         values = {"rewards/chosen": chosen.mean(), "rewards/rejected": rejected.mean(),
@@ -186,10 +188,34 @@ def _orpo(trainer) -> dict:
                   "rewards/margins": (chosen - rejected).mean(), "logps/chosen": results["chosen_logps"].mean(),
                   "logps/rejected": results["rejected_logps"].mean(), "nll_loss": results["nll_loss"].mean(),
                   "logits/chosen": logits.chunk(2)[0].mean(), "logits/rejected": logits.chunk(2)[1].mean(),
-                  "log_odds_ratio": results["metrics"][0], "log_odds_chosen": results["metrics"][1]}
+                  **dict(zip(names, results["metrics"]))}
         return loss, {prefix + name: _mean(trainer, value) for name, value in values.items()}
 
     return {"get_batch_loss_metrics": metrics_of}
+
+
+def _orpo(trainer) -> dict:
+    _refuse(trainer, (trainer.is_encoder_decoder, "an encoder and decoder"),
+            (trainer.aux_loss_enabled, "the auxiliary loss of experts"))
+    loss_of = FusedLinearORPOLoss(beta=trainer.beta, metrics=True)
+    _try(trainer, lambda x, w: loss_of(x, w, x.new_zeros(x.shape[:2]).long()))
+    return _of_pairs(trainer, loss_of, trainer.padding_value, True, -1, ("log_odds_ratio", "log_odds_chosen"))
+
+
+def _cpo(trainer) -> dict:
+    kind = trainer.loss_type
+    _refuse(trainer, (trainer.is_encoder_decoder, "an encoder and decoder"),
+            (trainer.aux_loss_enabled, "the auxiliary loss of experts"), (trainer.alpha != 0, f"alpha {trainer.alpha}"),
+            (kind not in ("sigmoid", "simpo", "hinge", "ipo"), f"loss_type {kind}"))
+    options = dict(beta=trainer.beta, compute_nll_loss=trainer.cpo_alpha != 0, alpha=trainer.cpo_alpha, metrics=True)
+    if kind == "sigmoid":
+        loss_of = FusedLinearCPOLoss(label_smoothing=trainer.label_smoothing, **options)
+    elif kind == "simpo":
+        loss_of = FusedLinearSimPOLoss(gamma=trainer.simpo_gamma, label_smoothing=trainer.label_smoothing, **options)
+    else:  # those of DPO without a reference
+        loss_of = FusedLinearDPOLoss(loss=kind, average_log_prob=kind == "ipo", **options)
+    _try(trainer, lambda x, w: loss_of(x, w, x.new_zeros(x.shape[:2]).long()))
+    return _of_pairs(trainer, loss_of, trainer.pad_token_id, False, None)
 
 
 def _kto(trainer) -> dict:
@@ -234,6 +260,61 @@ def _kto(trainer) -> dict:
         return loss
 
     return {"_compute_loss": compute}
+
+
+def _gkd(trainer) -> dict:
+    _refuse(trainer, (trainer.aux_loss_enabled, "the auxiliary loss of experts"))
+    loss_of = FusedLinearJSD(beta=trainer.beta)  # TRL's temperature is that of the texts which are sampled
+    _try(trainer, lambda x, w: loss_of(x, w, x, w))
+
+    def compute_loss(model, inputs, return_outputs=False, num_items_in_batch=None):
+        if return_outputs:
+            return type(trainer).compute_loss(trainer, model, inputs, return_outputs, num_items_in_batch)
+        passed = {name: inputs[name] for name in ("input_ids", "attention_mask")}
+        labels = inputs["labels"][:, 1:]
+        teacher = trainer.accelerator.unwrap_model(trainer.teacher_model).eval()
+        with torch.no_grad():
+            teacher_x, teacher_head = _hidden(teacher, passed)
+        x, head = _hidden(model, passed)
+        loss = loss_of(x, head.weight, teacher_x, teacher_head.weight, labels, head.bias, teacher_head.bias)
+        return loss if num_items_in_batch is None else loss * (labels != -100).sum() / num_items_in_batch
+
+    return {"compute_loss": compute_loss}
+
+
+def _divergence(student_hidden_states, teacher_hidden_states, student_lm_head_weight, teacher_lm_head_weight,
+                completion_mask, beta, num_items_in_batch=None, student_lm_head_bias=None, teacher_lm_head_bias=None,
+                student_logit_scale=1.0, teacher_logit_scale=1.0, student_final_logit_softcapping=None,
+                teacher_final_logit_softcapping=None, temperature=1.0):
+    """In the place of the function of this form that TRL's DistillationTrainer calls; scales and caps are refused
+    before. Its entropies are 0, and not logged."""
+    labels = torch.where(completion_mask == 0, -100, 0)
+    counted = (labels != -100).sum()
+    loss = FusedLinearJSD(beta, temperature=temperature)(
+        student_hidden_states, student_lm_head_weight, teacher_hidden_states, teacher_lm_head_weight, labels,
+        student_lm_head_bias, teacher_lm_head_bias)
+    loss = loss if num_items_in_batch is None else loss * counted / num_items_in_batch
+    return loss, torch.zeros(()), counted
+
+
+def _distillation(trainer) -> dict:
+    """TRL's own computation with another function for its last step."""
+    theirs = type(trainer)._compute_loss
+    name = "_chunked_divergence_loss"
+    known = name in theirs.__globals__ and inspect.signature(theirs.__globals__[name]).parameters.keys() == \
+        inspect.signature(_divergence).parameters.keys()
+    _refuse(trainer, (not known, "a loss of another form than TRL 1.16's"), (trainer.use_vllm, "vLLM"))
+    _try(trainer, lambda x, w: _divergence(x, x, w, w, x.new_ones(x.shape[:2]), trainer.beta,
+                                           temperature=trainer.temperature))
+    own = types.FunctionType(theirs.__code__, {**theirs.__globals__, name: _divergence}, theirs.__name__,
+                             theirs.__defaults__, theirs.__closure__)
+
+    def compute_loss(model, inputs, return_outputs=False, num_items_in_batch=None):
+        result = type(trainer).compute_loss(trainer, model, inputs, return_outputs, num_items_in_batch)
+        trainer._metrics["train" if trainer.model.training else "eval"]["entropy"].pop()
+        return result
+
+    return {"_compute_loss": types.MethodType(own, trainer), "compute_loss": compute_loss}
 
 
 class _HandedOn(Exception):
@@ -341,7 +422,9 @@ def _as_forward(trainer, function):
     return run
 
 
-_TRL = {"DPOTrainer": _dpo, "ORPOTrainer": _orpo, "KTOTrainer": _kto, "GRPOTrainer": _grpo}
+_TRL = {"DPOTrainer": _dpo, "ORPOTrainer": _orpo, "CPOTrainer": _cpo, "KTOTrainer": _kto, "GRPOTrainer": _grpo,
+        "GKDTrainer": _gkd, "DistillationTrainer": _distillation}
+_OF_LOGITS = ("ORPOTrainer", "CPOTrainer", "GKDTrainer", "DistillationTrainer")  # and not of TRL's log-probabilities
 
 # Options of TRL's trainers, beside those of transformers', that tigon's loss takes, refuses above, or has nothing to do
 # with: about models, data, generation and logs. Another one that is set may change the loss.
@@ -352,6 +435,15 @@ _OPTIONS = {
     "DPOTrainer": """loss_type loss_weights ld_alpha f_divergence_type f_alpha_divergence_coef label_smoothing
         use_weighting discopop_tau""",
     "ORPOTrainer": "max_completion_length padding_value generate_during_eval is_encoder_decoder",
+    "CPOTrainer": """max_completion_length generate_during_eval is_encoder_decoder loss_type label_smoothing cpo_alpha
+        simpo_gamma alpha""",
+    "GKDTrainer": """temperature lmbda max_new_tokens teacher_model_name_or_path teacher_model_init_kwargs seq_kd
+        chat_template_path dataset_text_field dataset_kwargs eos_token shuffle_dataset packing packing_strategy
+        eval_packing completion_only_loss assistant_only_loss loss_type""",
+    "DistillationTrainer": """teacher_model_name_or_path teacher_model_revision teacher_model_init_kwargs
+        max_completion_length shuffle_dataset temperature top_p top_k min_p generation_kwargs chat_template_kwargs
+        repetition_penalty cache_implementation use_vllm max_tool_calling_iterations log_completions
+        num_completions_to_print log_unique_prompts""",
     "KTOTrainer": "loss_type desirable_weight undesirable_weight",
     "GRPOTrainer": """cast_lm_head_to_fp32 num_generations num_generations_eval max_completion_length
         ds3_gather_for_generation shuffle_dataset generation_batch_size steps_per_generation temperature top_p top_k
@@ -383,7 +475,8 @@ def _options_that_are_not_known(trainer) -> list[str]:
 
 
 def use_in_trl(trainer) -> None:
-    """Lets a DPOTrainer, ORPOTrainer, KTOTrainer or GRPOTrainer of TRL compute its loss by tigon.
+    """Lets a DPOTrainer, ORPOTrainer, CPOTrainer (SimPO), KTOTrainer, GRPOTrainer, GKDTrainer or DistillationTrainer of
+    TRL compute its loss by tigon.
 
     Hidden states go into a fused loss, logits are not made; where they are more than a product of hidden states and
     head (soft-capped or scaled ones, an adapter on the head, learned prompts), GRPO makes those of the completions.
@@ -404,8 +497,9 @@ def use_in_trl(trainer) -> None:
     made = _TRL[name](trainer)
     if name != "GRPOTrainer":
         _refuse(trainer, *_no_plain_head(trainer))
-    if name != "ORPOTrainer":  # which takes logits
+    if name not in _OF_LOGITS:
         for model in _models(trainer):
             _own_log_probs(trainer, model)
     for attribute, function in made.items():
-        setattr(trainer, attribute, _as_forward(trainer, function))
+        whole = name == "DistillationTrainer"  # which itself goes through the wrapper of processes
+        setattr(trainer, attribute, function if whole else _as_forward(trainer, function))

@@ -3,6 +3,7 @@ from torch import Tensor
 
 from ..arguments import checked, expect_dims, refuse, whole
 from ..declared import like, operator
+from ..dtensors import by_rows
 from .common import _ops
 
 operator("softmax(Tensor x, float scale) -> y", lambda x, scale: like(x), keeps="y", gradients="x=y")
@@ -13,6 +14,7 @@ operator("embedding(Tensor weight, Tensor ids, int padding_idx) -> y",
          gradients="weight")
 
 
+@by_rows("x")
 @checked
 def softmax(x: Tensor, scale: float = 1.0) -> Tensor:
     """exp(scale * x) over the last axis, divided by its sum, in the type of x. scale is above 0."""
@@ -29,6 +31,7 @@ def sparsemax(x: Tensor, dim: int = -1) -> Tensor:
     return _ops.sparsemax(x.reshape(outer, x.shape[dim], inner)).view(x.shape)
 
 
+@by_rows("x", columns=True)
 @checked
 def relu_squared(x: Tensor) -> Tensor:
     """max(x, 0)^2 in the type of x."""

@@ -54,6 +54,14 @@ def _of_no_columns(x, *parameters):
     return y
 
 
+def _promoted(a, b):
+    """Both in one type, as torch's own functions of two tensors promote them."""
+    if a.dtype == b.dtype or not (a.dtype in _TYPES and b.dtype in _TYPES):
+        return a, b
+    to = torch.promote_types(a.dtype, b.dtype)
+    return a.to(to), b.to(to)
+
+
 def _autocast(*tensors):
     """The tensors in autocast's type where it is on for the CPU, as torch's own matrix products are called."""
     if not torch.is_autocast_enabled("cpu"):

@@ -6,6 +6,7 @@ from ..arguments import checked, expect_shape, one_a_row, one_of, refuse
 from ..declared import operator, sums
 from .common import _autocast, _in_type_of, _ops, _wanted
 from .divergences import _DIVERGENCE_REDUCTION
+from .entropies import fused_linear_cross_entropy
 
 _JSD, _COSINE = range(2)
 
@@ -60,7 +61,15 @@ def fused_linear_jsd(x: Tensor, weight: Tensor, teacher_x: Tensor | None = None,
 
 def _with_labels(op, kind, x, weight, teacher, target, bias, numbers, return_soft_hard_loss):
     loss, soft, hard = _distillation(op, kind, x, weight, teacher, target, bias, numbers)
-    return (loss, soft, hard) if return_soft_hard_loss else loss
+    if not return_soft_hard_loss:
+        return loss
+    weight_hard, weight_soft, *options = numbers
+    if weight_hard == 0:  # which the kernel leaves out
+        with torch.no_grad():
+            hard = fused_linear_cross_entropy(x, weight, target, bias, options[-1])
+            soft = loss.detach() / weight_soft if weight_soft != 0 else \
+                _distillation(op, kind, x, weight, teacher, target, bias, (0.0, 1.0, *options))[0]
+    return loss, soft, hard
 
 
 @checked

@@ -4,7 +4,7 @@ from torch import Tensor
 from ..arguments import checked, expect_shape, one_a_row, one_of
 from ..declared import Made, operator, sums
 from ..registration import autograd, fake
-from .common import _empty_or, _half, _ops, _or_none, _sums, _wanted, _without_columns
+from .common import _empty_or, _half, _ops, _or_none, _promoted, _sums, _wanted, _without_columns
 
 
 @checked
@@ -12,6 +12,7 @@ def jsd(student_log_probs: Tensor, teacher_log_probs: Tensor, beta: float = 0.5,
         ignore_index: int = -100) -> Tensor:
     """Generalised Jensen-Shannon divergence of log-probabilities [..., vocab], a mean over the rows whose label is not
     ignore_index. beta is the weight of the teacher: 0 is KL(teacher || student), 1 the reverse."""
+    student_log_probs, teacher_log_probs = _promoted(student_log_probs, teacher_log_probs)
     if _half(student_log_probs):
         student_log_probs, teacher_log_probs = student_log_probs.float(), teacher_log_probs.float()
     return _ops.jsd(student_log_probs, teacher_log_probs, labels, beta, ignore_index, *_wanted(student_log_probs))[0]
@@ -56,6 +57,7 @@ def kl_div(student_log_probs: Tensor, teacher: Tensor, log_target: bool = False,
     """Kullback-Leibler divergence of the teacher's probabilities (their logarithms with log_target) from the student's
     log-probabilities, as torch.nn.functional.kl_div; batchmean divides by the rows."""
     how = one_of(_DIVERGENCE_REDUCTION, "kl_div", "reduction", reduction)
+    student_log_probs, teacher = _promoted(student_log_probs, teacher)
     if _without_columns(student_log_probs):
         terms = (student_log_probs * teacher).to(_sums(student_log_probs))
         return terms if reduction == "none" else terms.sum()
@@ -105,4 +107,4 @@ def tvd(student_probs: Tensor, teacher_probs: Tensor, labels: Tensor | None = No
     how = one_of(_DIVERGENCE_REDUCTION, "tvd", "reduction", reduction)
     expect_shape("tvd", "teacher_probs", teacher_probs, student_probs.shape, ", as student_probs")
     one_a_row("tvd", student_probs, labels=labels)
-    return _ops.tvd(student_probs, teacher_probs, labels, how, ignore_index)
+    return _ops.tvd(*_promoted(student_probs, teacher_probs), labels, how, ignore_index)

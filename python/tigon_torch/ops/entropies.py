@@ -4,8 +4,9 @@ import typing
 import torch
 from torch import Tensor
 
-from ..arguments import above_zero, checked, one_a_row, one_of
+from ..arguments import above_zero, checked, one_a_row, one_of, refuse
 from ..declared import operator, sums
+from ..dtensors import of_vocabulary
 from .common import _REDUCTION, _autocast, _in_type_of, _ops, _wanted
 from .products import linear
 
@@ -54,6 +55,41 @@ def _metrics(*wanted):
     return sum(bit for bit, w in zip((1, 2, 4), wanted) if w)
 
 
+def _as_it_is(op, options):
+    for name, value in options.items():
+        if isinstance(value, Tensor) or value not in (None, False, 0.0):
+            refuse(op, name, "given", "none, where the vocabulary is split over ranks")
+
+
+def _split_cross_entropy(logits, target, ignore_index=-100, label_smoothing=0.0, reduction="mean", group=None,
+                         shard=None, **options):
+    from .ranks import vocab_parallel_cross_entropy
+
+    one_of(_REDUCTION, "cross_entropy", "reduction", reduction)
+    _as_it_is("cross_entropy", options)
+    loss = vocab_parallel_cross_entropy(logits, target, group, ignore_index, label_smoothing, shard=shard)
+    if reduction == "none":
+        return loss
+    return loss.sum() if reduction == "sum" else loss.sum() / (target != ignore_index).sum()
+
+
+def _split_fused_linear(x, weight, target, bias=None, class_weight=None, return_z_loss=False,
+                        return_token_accuracy=False, return_predicted_tokens=False, **options):
+    from .ranks import vocab_parallel_fused_linear_cross_entropy
+
+    _as_it_is("fused_linear_cross_entropy", dict(
+        class_weight=class_weight, return_z_loss=return_z_loss, return_token_accuracy=return_token_accuracy,
+        return_predicted_tokens=return_predicted_tokens))
+    return vocab_parallel_fused_linear_cross_entropy(x, weight, target, bias, **options)
+
+
+def _split_scaled(**arguments):
+    from .ranks import vocab_parallel_scaled_cross_entropy
+
+    return vocab_parallel_scaled_cross_entropy(**arguments)
+
+
+@of_vocabulary("logits", "logits", -1, _split_cross_entropy)
 @checked
 def cross_entropy(logits: Tensor, target: Tensor, ignore_index: int = -100, label_smoothing: float = 0.0,
                   z_loss: float = 0.0, softcap: float | None = None, reduction: str = "mean",
@@ -80,6 +116,7 @@ def _layer(op, x, weight):
     return x, weight
 
 
+@of_vocabulary("x", "weight", 0, _split_fused_linear)
 @checked
 def fused_linear_cross_entropy(x: Tensor, weight: Tensor, target: Tensor, bias: Tensor | None = None,
                                ignore_index: int = -100, label_smoothing: float = 0.0, z_loss: float = 0.0,
@@ -108,6 +145,7 @@ def fused_linear_cross_entropy(x: Tensor, weight: Tensor, target: Tensor, bias: 
     return _with_metrics(results[:4], *wanted)
 
 
+@of_vocabulary("x", "weight", 0, _split_scaled)
 @checked
 def fused_linear_scaled_cross_entropy(x: Tensor, weight: Tensor, target: Tensor, bias: Tensor | None = None,
                                       temperature: float = 1.0, ignore_index: int = -100,

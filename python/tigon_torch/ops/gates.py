@@ -4,10 +4,12 @@ import math
 from torch import Tensor
 
 from ..arguments import checked, one_of
+from ..dtensors import by_rows
 from ..registration import autograd, fake
 from .common import _empty_or, _made, _ops, _or_none, _unknown_half
 
 
+@by_rows("gate", "up", columns=True)
 @checked
 def swiglu(gate: Tensor, up: Tensor, gate_multiplier: float = 1.0, down_multiplier: float = 1.0,
            limit: float | None = None, slope: float = 1.0, up_offset: float = 0.0) -> Tensor:
@@ -21,6 +23,7 @@ def swiglu(gate: Tensor, up: Tensor, gate_multiplier: float = 1.0, down_multipli
     return _ops.swiglu(gate, up, gate_multiplier, down_multiplier, bound, slope, up_offset)
 
 
+@by_rows("gate", "up", columns=True)
 @checked
 def geglu(gate: Tensor, up: Tensor, approximate: str = "tanh") -> Tensor:
     """gelu(gate) * up; approximate is "tanh" or "none", as in torch.nn.functional.gelu."""

@@ -3,11 +3,13 @@ from torch import Tensor
 
 from ..arguments import checked, one_of, refuse, whole
 from ..declared import like, operator, sums
+from ..dtensors import by_rows
 from ..registration import autograd, fake
 from .common import (
     _CASTING, _gradient, _made, _of_no_columns, _ops, _or_none, _rows, _sums, _unknown_half, _without_columns)
 
 
+@by_rows("x")
 @checked
 def rms_norm(x: Tensor, weight: Tensor | None = None, eps: float = 1e-6, offset: float = 0.0,
              casting: str = "llama") -> Tensor:
@@ -50,6 +52,7 @@ def _rms_norm_backward(ctx, dy, _):
 autograd("rms_norm", _rms_norm_backward, _rms_norm_context)
 
 
+@by_rows("x", "residual")
 @checked
 def fused_add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor | None = None, eps: float = 1e-6,
                        offset: float = 0.0, casting: str = "llama") -> tuple[Tensor, Tensor]:
@@ -92,6 +95,7 @@ def _fused_add_rms_norm_backward(ctx, dy, ds, _):
 autograd("fused_add_rms_norm", _fused_add_rms_norm_backward, _fused_add_rms_norm_context)
 
 
+@by_rows("x")
 @checked
 def layer_norm(x: Tensor, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-5) -> Tensor:
     """(x - mean) * rsqrt(var + eps) * weight + bias over the last axis, in the type of x."""
@@ -153,6 +157,7 @@ def group_norm(x: Tensor, num_groups: int, weight: Tensor | None = None, bias: T
     return _ops.group_norm(planes, weight, bias, num_groups, channels, eps)[0].view(x.shape)
 
 
+@by_rows("x")
 @checked
 def poly_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float = 1e-6) -> Tensor:
     """weight[0] norm(x^3) + weight[1] norm(x^2) + weight[2] norm(x) + bias over the last axis, norm(u) = u *
@@ -166,12 +171,13 @@ def modulated_rms_norm(x: Tensor, weight: Tensor | None, scale: Tensor, shift: T
     """rms_norm(x, weight, eps, offset, casting) * (1 + scale) + shift, in one pass, as in diffusion transformers.
 
     x [..., cols]; scale and shift [cols], [groups, cols] or [groups, 1, cols], each row of them for as many rows of x
-    in succession: a sequence, where x is [groups, seq, cols].
+    in succession: a sequence, where x is [groups, seq, cols]; or of the shape of x.
     """
     cast = one_of(_CASTING, "modulated_rms_norm", "casting", casting)
     for name, t in (("scale", scale), ("shift", shift)):
-        if t is not None and (t.shape[-1:] != x.shape[-1:] or t.dim() > 3 or t.dim() == 3 and t.shape[1] != 1):
-            refuse("modulated_rms_norm", name, f"of {tuple(t.shape)}", "groups x cols with the columns of x")
+        if t is not None and t.shape != x.shape and (
+                t.shape[-1:] != x.shape[-1:] or t.dim() > 3 or t.dim() == 3 and t.shape[1] != 1):
+            refuse("modulated_rms_norm", name, f"of {tuple(t.shape)}", "groups x cols with the columns of x, or x's")
     groups = _rows(scale)
     if shift is not None and _rows(shift) != groups:
         refuse("modulated_rms_norm", "shift", f"of {_rows(shift)} rows", f"{groups}, as scale")
@@ -180,6 +186,7 @@ def modulated_rms_norm(x: Tensor, weight: Tensor | None, scale: Tensor, shift: T
     return _ops.modulated_rms_norm(x, weight, scale, shift, eps, offset, cast)[0]
 
 
+@by_rows("x")
 @checked
 def dyt(x: Tensor, alpha: Tensor, gamma: Tensor, beta: Tensor | None = None) -> Tensor:
     """gamma * tanh(alpha * x) + beta over the last axis, dynamic tanh; alpha one number, gamma and beta [cols]."""

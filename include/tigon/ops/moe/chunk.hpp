@@ -48,7 +48,7 @@ constexpr std::size_t chunk_rows(moe_shape s) {
   const std::size_t bytes =
       3 * workspace::product(s.hidden, sizeof(A)) + 4 * workspace::product(s.intermediate, sizeof(A));
   const std::size_t fitting = B::chunk.logits_bytes / std::max<std::size_t>(bytes, 1);
-  const std::size_t most = std::clamp<std::size_t>(std::max(fitting, B::chunk.least_rows), 1, enough);
+  const std::size_t most = std::clamp<std::size_t>(std::max<std::size_t>(fitting, B::chunk.least_rows), 1, enough);
   return std::min(most, workspace::product(s.tokens, s.choices));
 }
 

@@ -104,12 +104,12 @@ struct kernel<op::rms_norm, backends::generic> {
                math::lane<double>(in.w ? row.at(in.w, j) : A(1)));
     };
     const A rstd = in.rstd[row.i];
-    std::array<double, 3> sums{};
+    double m_m = 0, m_v = 0, v_v = 0;  // not an array, which g++ keeps in memory
     for (std::size_t j = 0; j < row.cols; ++j) {
       const auto terms = with(j, [&](auto... v) TIGON_LAMBDA { return program.reduce(rstd, v...); });
-      for (std::size_t k = 0; k < sums.size(); ++k) sums[k] += terms.v[k].r;
+      m_m += terms.v[0].r, m_v += terms.v[1].r, v_v += terms.v[2].r;
     }
-    const auto value = program.finish(sums, rstd);
+    const auto value = program.finish(std::array{m_m, m_v, v_v}, rstd);
     for (std::size_t j = 0; j < row.cols; ++j) {
       const math::lane<double> sum(dw ? dw.data[j] : A(0));
       const auto to = with(j, [&](auto... v) TIGON_LAMBDA { return program.map(value, v..., sum); });

@@ -149,8 +149,7 @@ class program_tasks {
 };
 
 // Reduces every row, and maps it by a declared_map, or by fn(row, value) with one map, of the row or of parts of it;
-// without a declared reduction by fn(row). The order in which rows are reduced and mapped is that of the plan
-// (rows/lanes/schedule.hpp).
+// without a declared reduction by fn(row). The plan (schedule.hpp) orders the rows that are reduced and mapped.
 template <class B, class A, class Reduction, class F, class... T>
 void run_rows(context& ctx, rows_of_all of, std::size_t cols, Reduction reduction, F fn, adds_to<T...> gradients) {
   // Without sums, tasks are those of any other loop over rows. Programs that nobody wants sums of have none.

@@ -35,8 +35,7 @@ struct prefetching {
   TIGON_INLINE void finish(const state (&)[U]) const {}
 };
 
-// Sources with a row for every row of the program; of vectors, which are the same for every row; of a number; of rows that
-// reductions prefetch.
+// Sources: a row for every row of the program; vectors, the same for every row; a number; rows that reductions prefetch.
 template <class Source>
 inline constexpr bool has_rows = requires { requires Source::has_rows; };
 template <class Source>
@@ -129,8 +128,7 @@ template <class P>
 class pairwise<P, false> {};
 
 // The loop. From column `head` on, step(j, ignore_none) takes Step columns at a time, forwards or backwards; begin() and
-// end() come around every Block of them, 0 for all. step(j, ignore_from{n}) takes the rest, n <= Lanes, and what is before
-// `head`.
+// end() come around every Block of them, 0 for all. step(j, ignore_from{n}) takes the rest, n <= Lanes, and the head.
 template <std::size_t Step, std::size_t Block, std::size_t Lanes, class Begin, class OneStep, class End>
 TIGON_INLINE void for_columns(std::size_t head, std::size_t cols, bool backwards, Begin begin, OneStep step, End end) {
   const std::size_t last = head + (cols - head) / Step * Step;

@@ -1,5 +1,4 @@
-// Maps of R rows together: out = f(x..., sums...), one row after the other in every few columns, with their sums over the
-// rows in registers.
+// Maps of R rows together: out = f(x..., sums...), row after row in every few columns, with sums over the rows in registers.
 #ifndef TIGON_ROWS_LANES_MAP_TOGETHER_HPP
 #define TIGON_ROWS_LANES_MAP_TOGETHER_HPP
 

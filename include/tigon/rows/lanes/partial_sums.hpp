@@ -31,9 +31,8 @@ constexpr std::size_t rows_per_partial(std::size_t rows, std::size_t tasks) {
   return tasks == 0 ? 0 : tigon::detail::ceil_div(rows, tasks);
 }
 
-// Compensated totals of a task of more than plain_rows rows: behind its partial rows are the high parts of their
-// totals, and the low parts. Columns are added to them slice by slice, one slice after every few groups of rows: all of
-// them at once would leave memory idle.
+// Compensated totals of a task of more than plain_rows rows, behind its partial rows: high parts, then low parts. Columns
+// are added slice by slice, a slice after every few groups of rows: all of them at once would leave memory idle.
 template <class V>
 class running_total {
   using A = typename V::value_type;

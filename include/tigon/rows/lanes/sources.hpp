@@ -118,8 +118,7 @@ struct f64_source : Source {
 };
 
 // Where a worker is: its row and its first column; how many matrices it reads, which share the caches with the rows that
-// come next; how many rows further down these are, and whether hardware would not see them, because rows are not read in
-// succession.
+// come next; how many rows further down these are; whether hardware does not see them, because rows are read out of order.
 struct place {
   std::size_t row, column, matrices = 1, ahead = 1;
   bool leads = false;
