@@ -11,6 +11,10 @@ Environment:
   CXX, CXXFLAGS       the compiler and its flags, as CMake takes them
   TIGON_TORCH_OPTIMISATION   -O1 compiles in two thirds of the time what runs slower; without it -O2
   MAX_JOBS            compilers at a time; without it one for every CPU
+  TIGON_TORCH_CUDA    the library for CUDA, _library_cuda.so: 1 or the path of nvcc (13.0 or later); 0: without it; "only":
+                      beside a _library.so that is there. Not set: where nvcc is found and PyTorch has CUDA
+  TIGON_TORCH_CUDA_ARCHS, TIGON_TORCH_CUDA_TYPES   its architectures ("80 90a 100") and element types ("f32 bf16 f16 f64")
+  TIGON_TORCH_CUDA_MODEL   1: also that library on a model of a GPU, _library_model.so, for tests
 """
 import os
 import pathlib
@@ -119,8 +123,9 @@ def cmake_is_new_enough():
         return subprocess.run(["cmake", "-P", str(script)], capture_output=True).returncode == 0
 
 
-def look_for_everything():
-    """PyTorch's folder and those of Highway and Eigen; or the end, with all that is missing in one message."""
+def look_for_everything(cpu):
+    """PyTorch's folder and those of Highway, of which only the library for CPUs is made, and Eigen; or the end, with all
+    that is missing in one message."""
     missing, packages = [], []
 
     def lacks(what, package=None):
@@ -142,7 +147,7 @@ def look_for_everything():
     if not all(shutil.which(name) for name in ("ld.bfd", "objcopy", "objdump")):
         lacks("GNU ld, objcopy and objdump", "binutils")
     highway = header_folder(command, "hwy/highway.h", "TIGON_HIGHWAY_INCLUDE_DIR")
-    if highway is None:
+    if highway is None and cpu:
         lacks("Highway (<hwy/highway.h>)", "libhwy-dev")
     eigen = header_folder(command, "Eigen/Core", "TIGON_EIGEN_INCLUDE_DIR", "eigen3")
     if eigen is None:
@@ -153,6 +158,40 @@ def look_for_everything():
     return torch, highway, eigen
 
 
+def words(name):
+    return ";".join(os.environ.get(name, "").replace(",", " ").split())
+
+
+def cublas_headers(nvcc, torch):
+    """The folder of cublasLt.h: of the CUDA that nvcc is of, or of PyTorch's packages. None, where there is none."""
+    folders = [pathlib.Path(nvcc).resolve().parent.parent / "include", *torch.parent.glob("nvidia/cu*/include")]
+    return next((folder for folder in folders if (folder / "cublasLt.h").exists()), None)
+
+
+def nvcc_for(torch):
+    """The path of nvcc if the library for CUDA is built, or None. The end, where it is wanted and cannot be built."""
+    wish = os.environ.get("TIGON_TORCH_CUDA", "")
+    if wish == "0":
+        return None
+    home = [pathlib.Path(os.environ[name]) / "bin" for name in ("CUDA_HOME", "CUDA_PATH") if os.environ.get(name)]
+    places = os.pathsep.join([*map(str, home), os.environ.get("PATH", ""), "/usr/local/cuda/bin"])
+    nvcc = shutil.which(wish if wish not in ("", "1", "only") else "nvcc", path=places)
+    said = subprocess.run([nvcc, "--version"], capture_output=True, text=True).stdout if nvcc else ""
+    version = re.search(r"release (\d+)\.(\d+)", said)
+    if version and int(version[1]) >= 13:
+        if cublas_headers(nvcc, torch) is None:
+            if wish:
+                sys.exit("tigon_torch: not built; the library for CUDA needs the header of cuBLASLt (pip install nvidia-cublas)")
+            return None
+        has_cuda = re.search(r"^cuda\b.*= '", (torch / "version.py").read_text(), re.MULTILINE)
+        return pathlib.Path(nvcc).resolve() if wish or has_cuda else None
+    if wish:
+        found = f"nvcc {version[1]}.{version[2]} in {nvcc}" if version else "no nvcc"
+        sys.exit(f"tigon_torch: not built; the library for CUDA needs nvcc 13.0 or later (TIGON_TORCH_CUDA), and there is "
+                 f"{found}")
+    return None
+
+
 class cmake_build(build_ext):
     def get_ext_filename(self, fullname):
         """Without the version of Python, of which the library knows nothing."""
@@ -161,7 +200,9 @@ class cmake_build(build_ext):
     def build_extension(self, extension):
         begin = time.time()
         tigon = tigon_folder()
-        torch, highway, eigen = look_for_everything()
+        cpu = os.environ.get("TIGON_TORCH_CUDA") != "only"
+        torch, highway, eigen = look_for_everything(cpu)
+        nvcc, model = nvcc_for(torch), os.environ.get("TIGON_TORCH_CUDA_MODEL") == "1"
         headers = torch / "include"
         build = pathlib.Path(self.build_temp).resolve()
         build.mkdir(parents=True, exist_ok=True)
@@ -171,16 +212,27 @@ class cmake_build(build_ext):
                      f"-DTIGON_TORCH_INCLUDE={headers};{headers}/torch/csrc/api/include",
                      f"-DTIGON_TORCH_LIBRARIES={torch / 'lib'}", f"-DTIGON_TORCH_SETS={';'.join(sets)}",
                      f"-DTIGON_HIGHWAY_INCLUDE_DIR={highway}", f"-DTIGON_EIGEN_INCLUDE_DIR={eigen}"]
+        configure += [f"-DTIGON_TORCH_CPU={'ON' if cpu else 'OFF'}", f"-DTIGON_TORCH_NVCC={nvcc or ''}",
+                      f"-DTIGON_TORCH_CUDA_MODEL={'ON' if model else 'OFF'}",
+                      f"-DTIGON_TORCH_CUBLAS_INCLUDE={cublas_headers(nvcc, torch) if nvcc else ''}",
+                      *(f"-D{name}={words(name)}" for name in ("TIGON_TORCH_CUDA_ARCHS", "TIGON_TORCH_CUDA_TYPES"))]
         if shutil.which("ninja"):
             configure += ["-G", "Ninja"]
-        say(f"tigon_torch: PyTorch in {torch}, tigon in {tigon}")
+        say(f"tigon_torch: PyTorch in {torch}, tigon in {tigon}, " + (f"nvcc in {nvcc}" if nvcc else "without CUDA"))
         subprocess.run(configure, check=True)
         jobs = os.environ.get("MAX_JOBS") or str(len(os.sched_getaffinity(0)))
         self.compile([cmake, "--build", str(build), "--parallel", jobs])
         target = pathlib.Path(self.get_ext_fullpath(extension.name)).resolve()
         target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy2(build / "_library.so", target)
-        say(f"tigon_torch: built in {time.time() - begin:.0f} s, {target.stat().st_size / 1e6:.1f} MB")
+        made = {"_library": cpu, "_library_cuda": nvcc is not None, "_library_model": model}
+        for name, is_made in made.items():
+            copy = target.with_name(f"{name}.so")
+            if cpu:
+                copy.unlink(missing_ok=True)  # one of an earlier build, which this one does not make
+            if is_made:
+                shutil.copy2(build / f"{name}.so", copy)
+        sizes = ", ".join(f"{n}.so {target.with_name(n + '.so').stat().st_size / 1e6:.1f} MB" for n in made if made[n])
+        say(f"tigon_torch: built in {time.time() - begin:.0f} s: {sizes}")
 
     @staticmethod
     def compile(command):

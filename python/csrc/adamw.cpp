@@ -19,7 +19,7 @@ tigon::adamw_options options(const adamw_options& o) {
 
 void adamw(const host& h, const trained* parameters, std::size_t count, const adamw_options& o) {
   if (count == 0) return;
-  with_type("adamw", parameters[0].w.of, [&]<class T>() {
+  with_type<tigon::op::adamw>("adamw", parameters[0].w.of, [&]<class T>() {
     std::vector<tigon::adamw_parameter<T, T, T>> list(count);
     std::size_t elements = 0;
     for (std::size_t i = 0; i < count; ++i) {
@@ -37,7 +37,7 @@ void adamw(const host& h, const trained* parameters, std::size_t count, const ad
 }  // namespace
 
 const optimizer_kernels* optimizers() {
-  static constexpr optimizer_kernels table{&adamw};
+  static constexpr optimizer_kernels table{entry<tigon::op::adamw>(&adamw)};
   return &table;
 }
 

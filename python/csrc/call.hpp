@@ -1,13 +1,19 @@
-// From the plain arguments of kernels.hpp to tigon's: views, element types, threads and scratch memory.
+// From the plain arguments of kernels.hpp to tigon's: views, element types, threads and scratch memory; on CUDA
+// (TIGON_TORCH_CUDA) the stream.
 #ifndef TIGON_TORCH_CALL_HPP
 #define TIGON_TORCH_CALL_HPP
 
+#include <tigon/backend/kernel.hpp>
 #include <tigon/core/arguments.hpp>
 #include <tigon/core/context.hpp>
 
 #include <string>
 
 #include "kernels.hpp"
+
+#if !defined(TIGON_TORCH_CUDA)
+#define TIGON_TORCH_CUDA 0
+#endif
 
 namespace tigon_torch {
 
@@ -46,19 +52,28 @@ class torch_threads {
   const host* host_;
 };
 
+/// What orders calls on a device.
+inline tigon::device_queue queue_of([[maybe_unused]] const host& h) {
+#if TIGON_TORCH_CUDA
+  return tigon::gpu::queue(static_cast<cudaStream_t>(h.stream));
+#else
+  return {};
+#endif
+}
+
 /// door(ctx) with bytes(ctx) of PyTorch's memory as its workspace.
 template <class Bytes, class Door>
 void run(const host& h, Bytes bytes, Door door) {
   torch_threads threads(h);
   tigon::workspace none;
-  const tigon::context asks(threads, none);
+  const tigon::context asks(threads, none, queue_of(h));
   const std::size_t n = bytes(asks);
   if (n == 0 || n >= tigon::workspace::most_bytes) {
-    tigon::context ctx(threads, none);
+    tigon::context ctx(threads, none, queue_of(h));
     return door(ctx);
   }
   tigon::workspace scratch(std::span(static_cast<std::byte*>(h.scratch(h.memory, n)), n));
-  tigon::context ctx(threads, scratch);
+  tigon::context ctx(threads, scratch, queue_of(h));
   door(ctx);
 }
 template <class Door>
@@ -67,9 +82,20 @@ void run(const host& h, Door door) {
       h, [](const tigon::context&) { return std::size_t{0}; }, door);
 }
 
+/// Whether an operator has a kernel where the data of this table are. Every operator has one on a CPU.
+template <class Op>
+inline constexpr bool has_kernel = tigon::detail::reaches_data<Op, tigon::default_backend>;
+template <>
+inline constexpr bool has_kernel<void> = tigon::host_memory<tigon::default_backend>;
+/// The entry of an operator in a table: null without a kernel.
+template <class Op, class F>
+constexpr F* entry(F* f) {
+  return has_kernel<Op> ? f : nullptr;
+}
+
 /// f.operator()<T>() for the element type. The tables of an instruction set are of f32 and bf16, those of products of one
 /// of them; f64, which is there for checks of gradients, is compiled once, for any CPU, and so is f16, for those that
-/// convert it.
+/// convert it. Those of CUDA are of one type each.
 template <class F>
 void with_type(const char* op, type of, F f) {
 #if TIGON_TORCH_F64
@@ -86,6 +112,12 @@ void with_type(const char* op, type of, F f) {
 #endif
   tigon::detail::fail_argument(tigon::error_code::dtype, op, "the first tensor", "of another element type",
                                "f32, bf16, f16 or f64");
+}
+
+/// The same for an operator that this table may have no kernel of.
+template <class Op, class F>
+void with_type(const char* op, type of, F f) {
+  if constexpr (has_kernel<Op>) with_type(op, of, f);
 }
 
 template <class T>

@@ -28,7 +28,7 @@ tigon::cross_entropy_metrics<A> metrics(vector z_loss, vector accuracy, id_vecto
 void cross_entropy(const host& h, matrix logits, id_vector target, vector weight, vector loss, vector z_loss_part,
                    vector accuracy, id_vector predicted, std::int64_t ignore_index, int reduction, double smoothing,
                    double z_loss, double softcap, int) {
-  with_type("cross_entropy", logits.of, [&]<class T>() {
+  with_type<tigon::op::cross_entropy>("cross_entropy", logits.of, [&]<class T>() {
     using A = tigon::accumulator_t<T>;
     run(
         h,
@@ -47,7 +47,7 @@ void cross_entropy(const host& h, matrix logits, id_vector target, vector weight
 void cross_entropy_backward(const host& h, vector upstream, matrix logits, id_vector target, vector weight,
                             matrix dlogits, std::int64_t ignore_index, int reduction, double smoothing, double z_loss,
                             double softcap, int) {
-  with_type("cross_entropy_backward", logits.of, [&]<class T>() {
+  with_type<tigon::op::cross_entropy>("cross_entropy_backward", logits.of, [&]<class T>() {
     using A = tigon::accumulator_t<T>;
     run(
         h,
@@ -66,7 +66,7 @@ void cross_entropy_backward(const host& h, vector upstream, matrix logits, id_ve
 template <class Door>
 void of_layer(const char* op, const host& h, const linear_layer& l, const linear_gradients& to,
               const tigon::fused_linear_cross_entropy_options& opt, Door door) {
-  with_type(op, l.x.of, [&]<class T>() {
+  with_type<tigon::op::fused_linear_cross_entropy>(op, l.x.of, [&]<class T>() {
     const auto gradients = gradients_of<T>(to);
     run(
         h,
@@ -112,10 +112,11 @@ void fused_linear_cross_entropy_backward(const host& h, vector upstream, matrix 
 
 declared_operators declared_cross_entropies() {
   static constexpr declared_operator table[] = {
-      declared<&cross_entropy>("cross_entropy"),
-      declared<&cross_entropy_backward>("cross_entropy_backward"),
-      declared<&fused_linear_cross_entropy>("fused_linear_cross_entropy"),
-      declared<&fused_linear_cross_entropy_backward>("fused_linear_cross_entropy_backward"),
+      declared<&cross_entropy, tigon::op::cross_entropy>("cross_entropy"),
+      declared<&cross_entropy_backward, tigon::op::cross_entropy>("cross_entropy_backward"),
+      declared<&fused_linear_cross_entropy, tigon::op::fused_linear_cross_entropy>("fused_linear_cross_entropy"),
+      declared<&fused_linear_cross_entropy_backward, tigon::op::fused_linear_cross_entropy>(
+          "fused_linear_cross_entropy_backward"),
   };
   return declared_in(table);
 }

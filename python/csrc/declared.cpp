@@ -1,4 +1,6 @@
 // The call of an operator of one declaration: tensors become the operands that its kernel takes.
+#include <mutex>
+#include <shared_mutex>
 #include <string_view>
 #include <unordered_map>
 
@@ -9,29 +11,48 @@ namespace {
 
 using operators = std::unordered_map<std::string_view, const declared_operator*>;
 
+/// Those that there are.
 operators operators_of(const kernel_table& kernels) {
   operators all;
   for (const declared_operators& some : kernels.declared)
-    for (std::size_t i = 0; i < some.count; ++i) all.emplace(some.first[i].name, &some.first[i]);
+    for (std::size_t i = 0; i < some.count; ++i)
+      if (some.first[i].run != nullptr) all.emplace(some.first[i].name, &some.first[i]);
   return all;
 }
-/// Made at the first call, as tables are chosen.
-template <type of>
-const operators& operators_for() {
-  static const operators all = operators_of(table(of));
-  return all;
+/// Made at the first call for each table.
+const operators& operators_in(const kernel_table& kernels) {
+  static std::shared_mutex mutex;
+  static std::unordered_map<const kernel_table*, operators> all;  // whose elements stay where they are
+  {
+    const std::shared_lock lock(mutex);
+    if (const auto found = all.find(&kernels); found != all.end()) return found->second;
+  }
+  const std::unique_lock lock(mutex);
+  return all.try_emplace(&kernels, operators_of(kernels)).first->second;
+}
+[[noreturn]] void fail_without(const std::string& name) {
+  throw std::runtime_error("tigon: " + name + ": the library was built without it");
+}
+/// The operator of that name in a table, or null.
+const declared_operator* find(const kernel_table& kernels, const std::string& name) {
+  const operators& all = operators_in(kernels);
+  const auto found = all.find(name);
+  return found == all.end() ? nullptr : found->second;
+}
+/// The operator of that name of some element type.
+const declared_operator& any_operator(const std::string& name) {
+  const declared_operator* const found = find(any_table(), name);
+  if (found == nullptr) fail_without(name);
+  return *found;
 }
 /// The operator of that name and the type in which it is computed: f32 for what is not compiled for f16.
 std::pair<const declared_operator*, ScalarType> operator_for(const std::string& name, ScalarType of) {
   if (of == ScalarType::Half && has_f16())
-    if (const auto found = operators_for<type::f16>().find(name); found != operators_for<type::f16>().end())
-      return {found->second, of};
-  const operators& all = of == ScalarType::Double     ? operators_for<type::f64>()
-                         : of == ScalarType::BFloat16 ? operators_for<type::bf16>()
-                                                      : operators_for<type::f32>();
-  const auto found = all.find(name);
-  if (found == all.end()) throw std::runtime_error("tigon: " + name + ": the library was built without it");
-  return {found->second, of == ScalarType::Half ? ScalarType::Float : of};
+    if (const declared_operator* const found = find(table(name, type::f16), name)) return {found, of};
+  const type computed = of == ScalarType::Double ? type::f64 : of == ScalarType::BFloat16 ? type::bf16 : type::f32;
+  const declared_operator* const found = find(table(name, computed), name);
+  if (found == nullptr) fail_without(name);
+  return {found, of == ScalarType::Half ? ScalarType::Float : of};
 }
 
 /// The words of a text, for messages.
@@ -84,6 +105,13 @@ operand operand_of(const std::string& op, const std::string& name, char kind, Te
   return o;
 }
 
+/// A tensor of a call, which is where all of them are.
+const Tensor& one_of(const std::string& op, const std::vector<maybe>& tensors) {
+  for (const maybe& t : tensors)
+    if (t) return *t;
+  fail(op, "no tensor came; expected at least one");
+}
+
 /// Of the first operand that decides it.
 ScalarType first_type(const char* kinds, const std::vector<maybe>& tensors) {
   for (std::size_t i = 0; i < tensors.size(); ++i)
@@ -95,7 +123,7 @@ ScalarType first_type(const char* kinds, const std::vector<maybe>& tensors) {
 /// that are read.
 void run_kernel(std::string op, std::string names, int64_t read, std::vector<maybe> tensors,
                 std::vector<double> numbers) {
-  const char* kinds = operator_for(op, ScalarType::Float).first->kinds;
+  const char* kinds = any_operator(op).kinds;
   const ScalarType first = first_type(kinds, tensors);
   const auto [kernel, computed] = operator_for(op, first);
   if (std::string_view(kinds).size() != tensors.size() || kernel->numbers != numbers.size())
@@ -117,14 +145,16 @@ void run_kernel(std::string op, std::string names, int64_t read, std::vector<may
     operands[i] = operand_of(op, name, kinds[i], t);
     if (!reads && t.data_ptr() != came.data_ptr()) copied.emplace_back(came, t);
   }
-  kernel->run(call(), operands.data(), numbers.data());
+  kernel->run(call(one_of(op, tensors)), operands.data(), numbers.data());
   for (auto& [to, from] : copied) torch::stable::copy_(to, from);
 }
 
 }  // namespace
 }  // namespace tigon_torch
 
+#if !TIGON_TORCH_CUDA
 STABLE_TORCH_LIBRARY_FRAGMENT(tigon, m) {
   m.def("run_kernel(str op, str names, int read, Tensor?[] tensors, float[] numbers) -> ()");
 }
-STABLE_TORCH_LIBRARY_IMPL(tigon, CPU, m) { m.impl("run_kernel", TORCH_BOX(&tigon_torch::run_kernel)); }
+#endif
+STABLE_TORCH_LIBRARY_IMPL(tigon, TIGON_TORCH_KEY, m) { m.impl("run_kernel", TORCH_BOX(&tigon_torch::run_kernel)); }

@@ -55,11 +55,11 @@ struct unpacked<f> {
   }
 };
 
-/// f(host, operands..., numbers...) under a name.
-template <auto f>
+/// f(host, operands..., numbers...) under a name; no function for an operator that this table has no kernel of.
+template <auto f, class Op = void>
 constexpr declared_operator declared(const char* name) {
   using of = unpacked<f>;
-  return {name, of::all, sizeof(of::all) - 1 - of::operands, &of::run};
+  return {name, of::all, sizeof(of::all) - 1 - of::operands, entry<Op>(&of::run)};
 }
 template <std::size_t n>
 constexpr declared_operators declared_in(const declared_operator (&table)[n]) {

@@ -13,14 +13,14 @@ namespace {
 using backend = tigon::default_backend;
 
 void softmax(const host& h, matrix x, matrix y, double scale) {
-  with_type("softmax", x.of, [&]<class T>() {
+  with_type<tigon::op::softmax>("softmax", x.of, [&]<class T>() {
     run(
         h, [&](const tigon::context& ctx) { return tigon::softmax_workspace<backend, T>(x.cols, ctx); },
         [&](tigon::context& ctx) { tigon::softmax_forward(view<const T>(x), view<T>(y), {scale}, ctx); });
   });
 }
 void softmax_backward(const host& h, matrix dy, matrix y, matrix dx, double scale) {
-  with_type("softmax_backward", y.of, [&]<class T>() {
+  with_type<tigon::op::softmax>("softmax_backward", y.of, [&]<class T>() {
     run(h, [&](tigon::context& ctx) {
       tigon::softmax_backward(view<const T>(dy), view<const T>(y), view<T>(dx), {scale}, ctx);
     });
@@ -33,7 +33,7 @@ tigon::axis_view<T> axis_of(const cube& c) {
   return {static_cast<T*>(c.data), c.sizes[0], c.sizes[1], c.sizes[2]};
 }
 void sparsemax(const host& h, cube x, cube y) {
-  with_type("sparsemax", x.of, [&]<class T>() {
+  with_type<tigon::op::sparsemax>("sparsemax", x.of, [&]<class T>() {
     run(
         h,
         [&](const tigon::context& ctx) {
@@ -44,7 +44,7 @@ void sparsemax(const host& h, cube x, cube y) {
   });
 }
 void sparsemax_backward(const host& h, cube dy, cube y, cube dx) {
-  with_type("sparsemax_backward", y.of, [&]<class T>() {
+  with_type<tigon::op::sparsemax>("sparsemax_backward", y.of, [&]<class T>() {
     run(
         h,
         [&](const tigon::context& ctx) {
@@ -57,12 +57,12 @@ void sparsemax_backward(const host& h, cube dy, cube y, cube dx) {
 }
 
 void relu_squared(const host& h, matrix x, matrix y) {
-  with_type("relu_squared", x.of, [&]<class T>() {
+  with_type<tigon::op::relu_squared>("relu_squared", x.of, [&]<class T>() {
     run(h, [&](tigon::context& ctx) { tigon::relu_squared_forward(view<const T>(x), view<T>(y), {}, ctx); });
   });
 }
 void relu_squared_backward(const host& h, matrix dy, matrix x, matrix dx) {
-  with_type("relu_squared_backward", x.of, [&]<class T>() {
+  with_type<tigon::op::relu_squared>("relu_squared_backward", x.of, [&]<class T>() {
     run(h, [&](tigon::context& ctx) {
       tigon::relu_squared_backward(view<const T>(dy), view<const T>(x), view<T>(dx), {}, ctx);
     });
@@ -76,14 +76,14 @@ tigon::embedding_options embedding_of(std::int64_t padding_index) {
 }
 /// As PyTorch's: the row of the padding is as it is, and gets no gradient.
 void embedding(const host& h, matrix weight, id_vector ids, matrix y, std::int64_t) {
-  with_type("embedding", weight.of, [&]<class T>() {
+  with_type<tigon::op::embedding>("embedding", weight.of, [&]<class T>() {
     run(h, [&](tigon::context& ctx) {
       tigon::embedding_forward(view<const T>(weight), view<const std::int64_t>(ids), view<T>(y), {}, ctx);
     });
   });
 }
 void embedding_backward(const host& h, matrix dy, id_vector ids, matrix dweight, std::int64_t padding_index) {
-  with_type("embedding_backward", dy.of, [&]<class T>() {
+  with_type<tigon::op::embedding>("embedding_backward", dy.of, [&]<class T>() {
     run(
         h,
         [&](const tigon::context& ctx) {
@@ -100,10 +100,14 @@ void embedding_backward(const host& h, matrix dy, id_vector ids, matrix dweight,
 
 declared_operators declared_activations() {
   static constexpr declared_operator table[] = {
-      declared<&softmax>("softmax"),           declared<&softmax_backward>("softmax_backward"),
-      declared<&sparsemax>("sparsemax"),       declared<&sparsemax_backward>("sparsemax_backward"),
-      declared<&relu_squared>("relu_squared"), declared<&relu_squared_backward>("relu_squared_backward"),
-      declared<&embedding>("embedding"),       declared<&embedding_backward>("embedding_backward"),
+      declared<&softmax, tigon::op::softmax>("softmax"),
+      declared<&softmax_backward, tigon::op::softmax>("softmax_backward"),
+      declared<&sparsemax, tigon::op::sparsemax>("sparsemax"),
+      declared<&sparsemax_backward, tigon::op::sparsemax>("sparsemax_backward"),
+      declared<&relu_squared, tigon::op::relu_squared>("relu_squared"),
+      declared<&relu_squared_backward, tigon::op::relu_squared>("relu_squared_backward"),
+      declared<&embedding, tigon::op::embedding>("embedding"),
+      declared<&embedding_backward, tigon::op::embedding>("embedding_backward"),
   };
   return declared_in(table);
 }

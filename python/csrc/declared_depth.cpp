@@ -16,7 +16,7 @@ tigon::blocks_view<T> blocks_of(const cube& c) {
   return tigon::blocks_view<T>::stacked(static_cast<T*>(c.data), c.sizes[0], c.sizes[1], c.sizes[2]);
 }
 void attn_res(const host& h, cube v, vector w_query, vector w_norm, matrix y, vector alpha, vector rstd, double eps) {
-  with_type("attn_res", v.of, [&]<class T>() {
+  with_type<tigon::op::attn_res>("attn_res", v.of, [&]<class T>() {
     using A = tigon::accumulator_t<T>;
     run(
         h, [&](const tigon::context& ctx) { return tigon::attn_res_workspace<backend, T>(v.sizes[2], ctx); },
@@ -28,7 +28,7 @@ void attn_res(const host& h, cube v, vector w_query, vector w_norm, matrix y, ve
 }
 void attn_res_backward(const host& h, matrix dy, cube v, vector w_query, vector w_norm, vector alpha, vector rstd,
                        cube dv, vector dw_query, vector dw_norm, double eps) {
-  with_type("attn_res_backward", v.of, [&]<class T>() {
+  with_type<tigon::op::attn_res>("attn_res_backward", v.of, [&]<class T>() {
     using A = tigon::accumulator_t<T>;
     const auto of = tigon::trained_if(dw_query.data != nullptr || dw_norm.data != nullptr);
     run(
@@ -46,7 +46,7 @@ void attn_res_backward(const host& h, matrix dy, cube v, vector w_query, vector 
 }
 
 void mhc_pre(const host& h, matrix x, wide_matrix h_pre, matrix y) {
-  with_type("mhc_pre", x.of, [&]<class T>() {
+  with_type<tigon::op::mhc_pre>("mhc_pre", x.of, [&]<class T>() {
     using A = tigon::accumulator_t<T>;
     run(
         h, [&](const tigon::context& ctx) { return tigon::mhc_pre_workspace<backend, T>(y.cols, h_pre.cols, ctx); },
@@ -54,7 +54,7 @@ void mhc_pre(const host& h, matrix x, wide_matrix h_pre, matrix y) {
   });
 }
 void mhc_pre_backward(const host& h, matrix dy, matrix x, wide_matrix h_pre, matrix dx, wide_matrix dh_pre) {
-  with_type("mhc_pre_backward", x.of, [&]<class T>() {
+  with_type<tigon::op::mhc_pre>("mhc_pre_backward", x.of, [&]<class T>() {
     using A = tigon::accumulator_t<T>;
     run(h, [&](tigon::context& ctx) {
       tigon::mhc_pre_backward(view<const T>(dy), view<const T>(x), view<const A>(h_pre),
@@ -64,7 +64,7 @@ void mhc_pre_backward(const host& h, matrix dy, matrix x, wide_matrix h_pre, mat
 }
 
 void mhc_post_res(const host& h, matrix x, matrix f, wide_matrix h_post, wide_matrix h_res, matrix y) {
-  with_type("mhc_post_res", x.of, [&]<class T>() {
+  with_type<tigon::op::mhc_post_res>("mhc_post_res", x.of, [&]<class T>() {
     using A = tigon::accumulator_t<T>;
     run(
         h,
@@ -77,7 +77,7 @@ void mhc_post_res(const host& h, matrix x, matrix f, wide_matrix h_post, wide_ma
 }
 void mhc_post_res_backward(const host& h, matrix dy, matrix x, matrix f, wide_matrix h_post, wide_matrix h_res,
                            matrix dx, matrix df, wide_matrix dh_post, wide_matrix dh_res) {
-  with_type("mhc_post_res_backward", x.of, [&]<class T>() {
+  with_type<tigon::op::mhc_post_res>("mhc_post_res_backward", x.of, [&]<class T>() {
     using A = tigon::accumulator_t<T>;
     run(
         h,
@@ -96,9 +96,12 @@ void mhc_post_res_backward(const host& h, matrix dy, matrix x, matrix f, wide_ma
 
 declared_operators declared_depth() {
   static constexpr declared_operator table[] = {
-      declared<&attn_res>("attn_res"),         declared<&attn_res_backward>("attn_res_backward"),
-      declared<&mhc_pre>("mhc_pre"),           declared<&mhc_pre_backward>("mhc_pre_backward"),
-      declared<&mhc_post_res>("mhc_post_res"), declared<&mhc_post_res_backward>("mhc_post_res_backward"),
+      declared<&attn_res, tigon::op::attn_res>("attn_res"),
+      declared<&attn_res_backward, tigon::op::attn_res>("attn_res_backward"),
+      declared<&mhc_pre, tigon::op::mhc_pre>("mhc_pre"),
+      declared<&mhc_pre_backward, tigon::op::mhc_pre>("mhc_pre_backward"),
+      declared<&mhc_post_res, tigon::op::mhc_post_res>("mhc_post_res"),
+      declared<&mhc_post_res_backward, tigon::op::mhc_post_res>("mhc_post_res_backward"),
   };
   return declared_in(table);
 }

@@ -17,7 +17,7 @@ tigon::tvd_options tvd_of(int reduction, std::int64_t ignore_index) {
 }
 void tvd(const host& h, matrix student, matrix teacher, id_vector labels, wide_matrix loss, int reduction,
          std::int64_t ignore_index) {
-  with_type("tvd", student.of, [&]<class T>() {
+  with_type<tigon::op::tvd>("tvd", student.of, [&]<class T>() {
     using A = tigon::accumulator_t<T>;
     run(
         h, [&](const tigon::context&) { return tigon::tvd_workspace(student.rows); },
@@ -31,7 +31,7 @@ void tvd(const host& h, matrix student, matrix teacher, id_vector labels, wide_m
 }
 void tvd_backward(const host& h, wide_matrix upstream, matrix student, matrix teacher, id_vector labels,
                   matrix dstudent, matrix dteacher, int reduction, std::int64_t ignore_index) {
-  with_type("tvd_backward", student.of, [&]<class T>() {
+  with_type<tigon::op::tvd>("tvd_backward", student.of, [&]<class T>() {
     using A = tigon::accumulator_t<T>;
     const tigon::tvd_options opt = tvd_of(reduction, ignore_index);
     run(
@@ -56,7 +56,7 @@ tigon::matrix_view<E> sequences_of(const vector& v, std::size_t batch) {
 }
 void selective_log_softmax(const host& h, matrix logits, id_vector ids, vector logp, vector saved, std::size_t batch,
                            double temperature) {
-  with_type("selective_log_softmax", logits.of, [&]<class T>() {
+  with_type<tigon::op::selective_log_softmax>("selective_log_softmax", logits.of, [&]<class T>() {
     using A = tigon::accumulator_t<T>;
     run(
         h,
@@ -72,7 +72,7 @@ void selective_log_softmax(const host& h, matrix logits, id_vector ids, vector l
 }
 void selective_log_softmax_backward(const host& h, vector dlogp, matrix logits, id_vector ids, vector saved,
                                     matrix dlogits, std::size_t batch, double temperature) {
-  with_type("selective_log_softmax_backward", logits.of, [&]<class T>() {
+  with_type<tigon::op::selective_log_softmax>("selective_log_softmax_backward", logits.of, [&]<class T>() {
     using A = tigon::accumulator_t<T>;
     run(
         h,
@@ -92,10 +92,10 @@ void selective_log_softmax_backward(const host& h, vector dlogp, matrix logits, 
 
 declared_operators declared_divergences() {
   static constexpr declared_operator table[] = {
-      declared<&tvd>("tvd"),
-      declared<&tvd_backward>("tvd_backward"),
-      declared<&selective_log_softmax>("selective_log_softmax"),
-      declared<&selective_log_softmax_backward>("selective_log_softmax_backward"),
+      declared<&tvd, tigon::op::tvd>("tvd"),
+      declared<&tvd_backward, tigon::op::tvd>("tvd_backward"),
+      declared<&selective_log_softmax, tigon::op::selective_log_softmax>("selective_log_softmax"),
+      declared<&selective_log_softmax_backward, tigon::op::selective_log_softmax>("selective_log_softmax_backward"),
   };
   return declared_in(table);
 }

@@ -27,7 +27,7 @@ tigon::qk_norm_rope_options qk_options(const qk_numbers& n, std::size_t rotary_d
 /// Tables have a column for each pair.
 void qk_norm_rope(const host& h, heads q, heads k, vector wq, vector wk, wide_matrix cos, wide_matrix sin, heads q_out,
                   heads k_out, double eps, double offset, int casting, bool last, bool neighbours) {
-  with_type("qk_norm_rope", q.of, [&]<class T>() {
+  with_type<tigon::op::qk_norm_rope>("qk_norm_rope", q.of, [&]<class T>() {
     using A = tigon::accumulator_t<T>;
     run(
         h, [&](const tigon::context& ctx) { return tigon::qk_norm_rope_workspace<backend, T>(q.head_dim, ctx); },
@@ -43,7 +43,7 @@ void qk_norm_rope(const host& h, heads q, heads k, vector wq, vector wk, wide_ma
 void qk_norm_rope_backward(const host& h, heads dq_out, heads dk_out, heads q, heads k, vector wq, vector wk,
                            wide_matrix cos, wide_matrix sin, heads dq, heads dk, vector dwq, vector dwk, double eps,
                            double offset, int casting, bool last, bool neighbours) {
-  with_type("qk_norm_rope_backward", q.of, [&]<class T>() {
+  with_type<tigon::op::qk_norm_rope>("qk_norm_rope_backward", q.of, [&]<class T>() {
     using A = tigon::accumulator_t<T>;
     run(
         h,
@@ -65,7 +65,7 @@ void qk_norm_rope_backward(const host& h, heads dq_out, heads dk_out, heads q, h
 /// Probabilities are made again in backward.
 void neighborhood_attention(const host& h, heads q, heads k, heads v, heads o, std::size_t kernel_size,
                             std::size_t dilation, double scale) {
-  with_type("neighborhood_attention", q.of, [&]<class T>() {
+  with_type<tigon::op::neighborhood_attention>("neighborhood_attention", q.of, [&]<class T>() {
     const tigon::neighborhood_attention_options opt{kernel_size, dilation, scale};
     run(
         h,
@@ -81,7 +81,7 @@ void neighborhood_attention(const host& h, heads q, heads k, heads v, heads o, s
 }
 void neighborhood_attention_backward(const host& h, heads d_o, heads q, heads k, heads v, heads dq, heads dk, heads dv,
                                      std::size_t kernel_size, std::size_t dilation, double scale) {
-  with_type("neighborhood_attention_backward", q.of, [&]<class T>() {
+  with_type<tigon::op::neighborhood_attention>("neighborhood_attention_backward", q.of, [&]<class T>() {
     const tigon::neighborhood_attention_options opt{kernel_size, dilation, scale};
     run(
         h,
@@ -110,7 +110,7 @@ tigon::multi_token_attention_options convolution(const convolution_numbers& n) {
 void multi_token_attention(const host& h, heads scores, heads w, narrow_vector b, heads y, heads probs,
                            std::size_t stride_q, std::size_t stride_k, std::size_t padding_q, std::size_t padding_k,
                            std::size_t dilation_q, std::size_t dilation_k, std::size_t groups, bool sparse) {
-  with_type("multi_token_attention", scores.of, [&]<class T>() {
+  with_type<tigon::op::multi_token_attention>("multi_token_attention", scores.of, [&]<class T>() {
     const auto opt = convolution({stride_q, stride_k, padding_q, padding_k, dilation_q, dilation_k, groups, sparse});
     run(
         h,
@@ -128,7 +128,7 @@ void multi_token_attention_backward(const host& h, heads dy, heads w, heads prob
                                     narrow_vector db, std::size_t stride_q, std::size_t stride_k, std::size_t padding_q,
                                     std::size_t padding_k, std::size_t dilation_q, std::size_t dilation_k,
                                     std::size_t groups, bool sparse) {
-  with_type("multi_token_attention_backward", w.of, [&]<class T>() {
+  with_type<tigon::op::multi_token_attention>("multi_token_attention_backward", w.of, [&]<class T>() {
     const auto opt = convolution({stride_q, stride_k, padding_q, padding_k, dilation_q, dilation_k, groups, sparse});
     run(
         h,
@@ -149,12 +149,12 @@ void multi_token_attention_backward(const host& h, heads dy, heads w, heads prob
 
 declared_operators declared_heads() {
   static constexpr declared_operator table[] = {
-      declared<&qk_norm_rope>("qk_norm_rope"),
-      declared<&qk_norm_rope_backward>("qk_norm_rope_backward"),
-      declared<&neighborhood_attention>("neighborhood_attention"),
-      declared<&neighborhood_attention_backward>("neighborhood_attention_backward"),
-      declared<&multi_token_attention>("multi_token_attention"),
-      declared<&multi_token_attention_backward>("multi_token_attention_backward"),
+      declared<&qk_norm_rope, tigon::op::qk_norm_rope>("qk_norm_rope"),
+      declared<&qk_norm_rope_backward, tigon::op::qk_norm_rope>("qk_norm_rope_backward"),
+      declared<&neighborhood_attention, tigon::op::neighborhood_attention>("neighborhood_attention"),
+      declared<&neighborhood_attention_backward, tigon::op::neighborhood_attention>("neighborhood_attention_backward"),
+      declared<&multi_token_attention, tigon::op::multi_token_attention>("multi_token_attention"),
+      declared<&multi_token_attention_backward, tigon::op::multi_token_attention>("multi_token_attention_backward"),
   };
   return declared_in(table);
 }

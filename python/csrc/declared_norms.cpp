@@ -19,7 +19,7 @@ tigon::group_norm_options group_norm_of(std::size_t groups, std::size_t channels
 }
 void group_norm(const host& h, matrix x, vector w, vector b, matrix y, vector mean, vector rstd, std::size_t groups,
                 std::size_t channels, double eps) {
-  with_type("group_norm", x.of, [&]<class T>() {
+  with_type<tigon::op::group_norm>("group_norm", x.of, [&]<class T>() {
     using A = tigon::accumulator_t<T>;
     run(h, [&](tigon::context& ctx) {
       tigon::group_norm_forward(view<const T>(x), view<const A>(w), view<const A>(b), view<T>(y), view<A>(mean),
@@ -29,7 +29,7 @@ void group_norm(const host& h, matrix x, vector w, vector b, matrix y, vector me
 }
 void group_norm_backward(const host& h, matrix dy, matrix x, vector w, vector mean, vector rstd, matrix dx, vector dw,
                          vector db, std::size_t groups, std::size_t channels, double eps) {
-  with_type("group_norm_backward", x.of, [&]<class T>() {
+  with_type<tigon::op::group_norm>("group_norm_backward", x.of, [&]<class T>() {
     using A = tigon::accumulator_t<T>;
     const auto of = tigon::trained_if(dw.data != nullptr || db.data != nullptr);
     run(
@@ -43,7 +43,7 @@ void group_norm_backward(const host& h, matrix dy, matrix x, vector w, vector me
 }
 
 void poly_norm(const host& h, matrix x, vector w, vector b, matrix y, vector rstd, double eps) {
-  with_type("poly_norm", x.of, [&]<class T>() {
+  with_type<tigon::op::poly_norm>("poly_norm", x.of, [&]<class T>() {
     using A = tigon::accumulator_t<T>;
     run(h, [&](tigon::context& ctx) {
       tigon::poly_norm_forward(view<const T>(x), view<const A>(w), view<const A>(b), view<T>(y), view<A>(rstd), {eps},
@@ -53,7 +53,7 @@ void poly_norm(const host& h, matrix x, vector w, vector b, matrix y, vector rst
 }
 void poly_norm_backward(const host& h, matrix dy, matrix x, vector w, vector rstd, matrix dx, vector dw, vector db,
                         double eps) {
-  with_type("poly_norm_backward", x.of, [&]<class T>() {
+  with_type<tigon::op::poly_norm>("poly_norm_backward", x.of, [&]<class T>() {
     using A = tigon::accumulator_t<T>;
     const auto of = tigon::trained_if(dw.data != nullptr || db.data != nullptr);
     run(
@@ -74,7 +74,7 @@ tigon::modulated_rms_norm_options modulated_of(std::size_t rows, std::size_t gro
 }
 void modulated_rms_norm(const host& h, matrix x, vector w, wide_matrix scale, wide_matrix shift, matrix y, vector rstd,
                         double eps, double offset, int casting) {
-  with_type("modulated_rms_norm", x.of, [&]<class T>() {
+  with_type<tigon::op::modulated_rms_norm>("modulated_rms_norm", x.of, [&]<class T>() {
     using A = tigon::accumulator_t<T>;
     run(
         h,
@@ -91,7 +91,7 @@ void modulated_rms_norm(const host& h, matrix x, vector w, wide_matrix scale, wi
 void modulated_rms_norm_backward(const host& h, matrix dy, matrix x, vector w, wide_matrix scale, vector rstd,
                                  matrix dx, vector dw, wide_matrix dscale, wide_matrix dshift, double eps,
                                  double offset, int casting) {
-  with_type("modulated_rms_norm_backward", x.of, [&]<class T>() {
+  with_type<tigon::op::modulated_rms_norm>("modulated_rms_norm_backward", x.of, [&]<class T>() {
     using A = tigon::accumulator_t<T>;
     run(
         h,
@@ -109,7 +109,7 @@ void modulated_rms_norm_backward(const host& h, matrix dy, matrix x, vector w, w
 }
 
 void dyt(const host& h, matrix x, vector alpha, vector gamma, vector beta, matrix y) {
-  with_type("dyt", x.of, [&]<class T>() {
+  with_type<tigon::op::dyt>("dyt", x.of, [&]<class T>() {
     using A = tigon::accumulator_t<T>;
     run(h, [&](tigon::context& ctx) {
       tigon::dyt_forward(view<const T>(x), view<const A>(alpha), view<const A>(gamma), view<const A>(beta), view<T>(y),
@@ -119,7 +119,7 @@ void dyt(const host& h, matrix x, vector alpha, vector gamma, vector beta, matri
 }
 void dyt_backward(const host& h, matrix dy, matrix x, vector alpha, vector gamma, matrix dx, vector dalpha,
                   vector dgamma, vector dbeta) {
-  with_type("dyt_backward", x.of, [&]<class T>() {
+  with_type<tigon::op::dyt>("dyt_backward", x.of, [&]<class T>() {
     using A = tigon::accumulator_t<T>;
     const auto of = tigon::trained_if(dalpha.data != nullptr || dgamma.data != nullptr || dbeta.data != nullptr);
     run(
@@ -136,14 +136,14 @@ void dyt_backward(const host& h, matrix dy, matrix x, vector alpha, vector gamma
 
 declared_operators declared_norms() {
   static constexpr declared_operator table[] = {
-      declared<&group_norm>("group_norm"),
-      declared<&group_norm_backward>("group_norm_backward"),
-      declared<&poly_norm>("poly_norm"),
-      declared<&poly_norm_backward>("poly_norm_backward"),
-      declared<&modulated_rms_norm>("modulated_rms_norm"),
-      declared<&modulated_rms_norm_backward>("modulated_rms_norm_backward"),
-      declared<&dyt>("dyt"),
-      declared<&dyt_backward>("dyt_backward"),
+      declared<&group_norm, tigon::op::group_norm>("group_norm"),
+      declared<&group_norm_backward, tigon::op::group_norm>("group_norm_backward"),
+      declared<&poly_norm, tigon::op::poly_norm>("poly_norm"),
+      declared<&poly_norm_backward, tigon::op::poly_norm>("poly_norm_backward"),
+      declared<&modulated_rms_norm, tigon::op::modulated_rms_norm>("modulated_rms_norm"),
+      declared<&modulated_rms_norm_backward, tigon::op::modulated_rms_norm>("modulated_rms_norm_backward"),
+      declared<&dyt, tigon::op::dyt>("dyt"),
+      declared<&dyt_backward, tigon::op::dyt>("dyt_backward"),
   };
   return declared_in(table);
 }

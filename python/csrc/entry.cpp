@@ -1,5 +1,7 @@
-// The table of one instruction set. Nothing here names one.
+// The table of one instruction set, or of one element type on CUDA. Nothing here names one.
+#if !TIGON_TORCH_CUDA
 #include <tigon/backend/default.hpp>
+#endif
 
 #include "groups.hpp"
 
@@ -10,6 +12,18 @@ extern "C" const tigon_torch::kernel_table* TIGON_MULTI_ARCH_ENTRY() {
     [[maybe_unused]] const auto declare = [&t](family of, declared_operators some) {
       t.declared[static_cast<int>(of)] = some;
     };
+#if TIGON_TORCH_CUDA  // a line for every source of CMakeLists.txt
+    t.norms = norms(), t.gates = gates(), t.rotary = rotary(), t.optimizers = optimizers();
+    declare(family::activations, declared_activations());
+    declare(family::cross_entropies, declared_cross_entropies());
+#if !TIGON_TORCH_CUDA_MODEL
+    t.losses = losses();
+    declare(family::norms, declared_norms());
+    declare(family::divergences, declared_divergences());
+    declare(family::heads, declared_heads());
+    declare(family::depth, declared_depth());
+#endif
+#else
 #if !TIGON_TORCH_PRODUCTS
     t.norms = norms(), t.gates = gates(), t.rotary = rotary();
 #endif
@@ -31,6 +45,7 @@ extern "C" const tigon_torch::kernel_table* TIGON_MULTI_ARCH_ENTRY() {
     declare(family::layers, declared_layers());
     declare(family::experts, declared_experts());
     declare(family::ranks, declared_ranks());
+#endif
 #endif
     return t;
   }();

@@ -25,8 +25,10 @@ template <class T, class Backward>
 void by_wanted(const host& h, matrix dy, matrix gate, matrix up, matrix dgate, matrix dup, Backward backward) {
   const bool both = dgate.data != nullptr && dup.data != nullptr;
   constexpr std::size_t elements = std::size_t{1} << 16;
-  const std::size_t part = both ? std::max<std::size_t>(dy.rows, 1)
-                                : std::max<std::size_t>(h.workers * elements / std::max<std::size_t>(dy.cols, 1), 1);
+  // On CUDA there is no such cache, and a launch for a few rows costs more than memory.
+  const std::size_t part = both || TIGON_TORCH_CUDA
+                               ? std::max<std::size_t>(dy.rows, 1)
+                               : std::max<std::size_t>(h.workers * elements / std::max<std::size_t>(dy.cols, 1), 1);
   const std::size_t block = std::min(part, dy.rows);
   std::optional<matrix> other;
   if (!both && block != 0)
@@ -51,7 +53,7 @@ tigon::swiglu_options options_of(const swiglu_options& o) {
 }
 
 void swiglu(const host& h, matrix gate, matrix up, matrix y, const swiglu_options& o) {
-  with_type("swiglu", gate.of, [&]<class T>() {
+  with_type<tigon::op::swiglu>("swiglu", gate.of, [&]<class T>() {
     run(h, [&](tigon::context& ctx) {
       tigon::swiglu_forward(view<const T>(gate), view<const T>(up), view<T>(y), options_of(o), ctx);
     });
@@ -60,7 +62,7 @@ void swiglu(const host& h, matrix gate, matrix up, matrix y, const swiglu_option
 
 void swiglu_backward(const host& h, matrix dy, matrix gate, matrix up, matrix dgate, matrix dup,
                      const swiglu_options& o) {
-  with_type("swiglu_backward", gate.of, [&]<class T>() {
+  with_type<tigon::op::swiglu>("swiglu_backward", gate.of, [&]<class T>() {
     by_wanted<T>(h, dy, gate, up, dgate, dup, [&](auto d, auto g, auto u, auto dg, auto du, tigon::context& ctx) {
       tigon::swiglu_backward(d, g, u, dg, du, options_of(o), ctx);
     });
@@ -70,7 +72,7 @@ void swiglu_backward(const host& h, matrix dy, matrix gate, matrix up, matrix dg
 tigon::geglu_options geglu_form(bool tanh) { return {.form = tanh ? tigon::gelu_form::tanh : tigon::gelu_form::erf}; }
 
 void geglu(const host& h, matrix gate, matrix up, matrix y, bool tanh) {
-  with_type("geglu", gate.of, [&]<class T>() {
+  with_type<tigon::op::geglu>("geglu", gate.of, [&]<class T>() {
     run(h, [&](tigon::context& ctx) {
       tigon::geglu_forward(view<const T>(gate), view<const T>(up), view<T>(y), geglu_form(tanh), ctx);
     });
@@ -78,7 +80,7 @@ void geglu(const host& h, matrix gate, matrix up, matrix y, bool tanh) {
 }
 
 void geglu_backward(const host& h, matrix dy, matrix gate, matrix up, matrix dgate, matrix dup, bool tanh) {
-  with_type("geglu_backward", gate.of, [&]<class T>() {
+  with_type<tigon::op::geglu>("geglu_backward", gate.of, [&]<class T>() {
     by_wanted<T>(h, dy, gate, up, dgate, dup, [&](auto d, auto g, auto u, auto dg, auto du, tigon::context& ctx) {
       tigon::geglu_backward(d, g, u, dg, du, geglu_form(tanh), ctx);
     });
@@ -87,7 +89,7 @@ void geglu_backward(const host& h, matrix dy, matrix gate, matrix up, matrix dga
 
 void rope(const host& h, heads q, heads k, matrix cos, matrix sin, heads q_out, heads k_out, rope_options o,
           bool backward) {
-  with_type("rope", q.of, [&]<class T>() {
+  with_type<tigon::op::rope>("rope", q.of, [&]<class T>() {
     using A = tigon::accumulator_t<T>;
     const tigon::rope_options opt{
         .rotary_dim = 2 * cos.cols,
@@ -105,7 +107,7 @@ void rope(const host& h, heads q, heads k, matrix cos, matrix sin, heads q_out, 
 
 void mrope(const host& h, heads q, heads k, matrix cos, matrix sin, heads q_out, heads k_out,
            const std::int64_t* sections, bool backward) {
-  with_type("mrope", q.of, [&]<class T>() {
+  with_type<tigon::op::qwen2vl_mrope>("mrope", q.of, [&]<class T>() {
     using A = tigon::accumulator_t<T>;
     tigon::qwen2vl_mrope_options opt;
     for (std::size_t i = 0; i < 3; ++i) opt.sections[i] = static_cast<std::size_t>(sections[i]);
@@ -129,12 +131,13 @@ void mrope(const host& h, heads q, heads k, matrix cos, matrix sin, heads q_out,
 }  // namespace
 
 const gate_kernels* gates() {
-  static constexpr gate_kernels table{&swiglu, &swiglu_backward, &geglu, &geglu_backward};
+  static constexpr gate_kernels table{entry<tigon::op::swiglu>(&swiglu), entry<tigon::op::swiglu>(&swiglu_backward),
+                                      entry<tigon::op::geglu>(&geglu), entry<tigon::op::geglu>(&geglu_backward)};
   return &table;
 }
 
 const rotary_kernels* rotary() {
-  static constexpr rotary_kernels table{&rope, &mrope};
+  static constexpr rotary_kernels table{entry<tigon::op::rope>(&rope), entry<tigon::op::qwen2vl_mrope>(&mrope)};
   return &table;
 }
 

@@ -1,4 +1,4 @@
-// What the library asks of its kernels, once for every instruction set: functions over pointers, sizes and strides.
+// What the library asks of its kernels, once for every instruction set, and for CUDA: functions over pointers, sizes and strides.
 // Neither PyTorch's types nor tigon's cross this border, and element types are values.
 #ifndef TIGON_TORCH_KERNELS_HPP
 #define TIGON_TORCH_KERNELS_HPP
@@ -50,7 +50,7 @@ struct operand {
   std::size_t sizes[4] = {}, strides[3] = {};
 };
 
-/// What a call runs on: PyTorch's threads, memory and process groups.
+/// What a call runs on: PyTorch's threads, memory, stream and process groups.
 struct host {
   std::size_t workers = 1;
   /// work(of, i) once for every i below count, on up to count threads at once.
@@ -60,6 +60,8 @@ struct host {
   void* memory = nullptr;
   /// So many bytes of every rank of a process group, in the order of ranks; returns 0, or 1 where that failed.
   int (*all_gather)(std::int64_t group, const void* mine, std::size_t bytes, void* all) = nullptr;
+  /// Of CUDA, whose kernels have nothing to do with the threads.
+  void* stream = nullptr;
 };
 
 // The numbers of the operators' schemas.
@@ -223,7 +225,7 @@ struct declared_operator {
   const char* name;
   const char* kinds;
   std::size_t numbers;
-  void (*run)(const host&, const operand* operands, const double* numbers);
+  void (*run)(const host&, const operand* operands, const double* numbers);  ///< null: not on CUDA
 };
 struct declared_operators {
   const declared_operator* first = nullptr;
@@ -244,7 +246,7 @@ enum class family : int {
   count
 };
 
-/// A group that an instruction set was not compiled with is null.
+/// A group that an instruction set was not compiled with is null, as is an operator that CUDA does not have.
 struct kernel_table {
   declared_operators declared[static_cast<int>(family::count)];
   const norm_kernels* norms;

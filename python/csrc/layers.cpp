@@ -32,6 +32,7 @@ Tensor made_gradients::bias_gradient(const maybe& bias) const {
 }
 
 void make_ids(const char* op, const char* name, Tensor& ids) {
+  expect_here(op, name, ids);
   if (ids.scalar_type() != ScalarType::Long) {
     if (ids.scalar_type() != ScalarType::Int)
       fail(op, std::string(name) + " is of " + name_of(ids.scalar_type()) + "; expected i64 or i32");

@@ -12,7 +12,7 @@ namespace {
 
 void jsd(const host& h, matrix student, matrix teacher, vector labels, vector loss, matrix dstudent,
          const jsd_options& o) {
-  with_type("jsd", student.of, [&]<class T>() {
+  with_type<tigon::op::jsd>("jsd", student.of, [&]<class T>() {
     const tigon::jsd_options opt{o.beta, o.ignore_index, 0};
     run(
         h, [&](const tigon::context&) { return tigon::jsd_workspace(student.rows); },
@@ -32,7 +32,7 @@ tigon::kl_div_options options(const kl_div_options& o) {
 }
 
 void kl_div(const host& h, matrix student, matrix teacher, matrix loss, const kl_div_options& o) {
-  with_type("kl_div", student.of, [&]<class T>() {
+  with_type<tigon::op::kl_div>("kl_div", student.of, [&]<class T>() {
     run(
         h, [&](const tigon::context&) { return tigon::kl_div_workspace(student.rows); },
         [&](tigon::context& ctx) {
@@ -44,7 +44,7 @@ void kl_div(const host& h, matrix student, matrix teacher, matrix loss, const kl
 
 void kl_div_backward(const host& h, matrix student, matrix teacher, matrix upstream, matrix dstudent, matrix dteacher,
                      const kl_div_options& o) {
-  with_type("kl_div_backward", student.of, [&]<class T>() {
+  with_type<tigon::op::kl_div>("kl_div_backward", student.of, [&]<class T>() {
     run(h, [&](tigon::context& ctx) {
       const auto g = view<const tigon::accumulator_t<T>>(upstream);
       if (dstudent.data != nullptr)
@@ -58,7 +58,7 @@ void kl_div_backward(const host& h, matrix student, matrix teacher, matrix upstr
 
 void grpo_loss(const host& h, matrix logits, const policy_batch& of, vector loss, vector saved, vector kl,
                vector clipped, const policy_options& o) {
-  with_type("grpo_loss", logits.of, [&]<class T>() {
+  with_type<tigon::op::grpo_loss>("grpo_loss", logits.of, [&]<class T>() {
     using A = tigon::accumulator_t<T>;
     run(
         h,
@@ -76,7 +76,7 @@ void grpo_loss(const host& h, matrix logits, const policy_batch& of, vector loss
 
 void grpo_loss_backward(const host& h, matrix logits, const policy_batch& of, vector saved, vector upstream,
                         matrix dlogits, const policy_options& o) {
-  with_type("grpo_loss_backward", logits.of, [&]<class T>() {
+  with_type<tigon::op::grpo_loss>("grpo_loss_backward", logits.of, [&]<class T>() {
     using A = tigon::accumulator_t<T>;
     run(
         h,
@@ -93,7 +93,9 @@ void grpo_loss_backward(const host& h, matrix logits, const policy_batch& of, ve
 }  // namespace
 
 const loss_kernels* losses() {
-  static constexpr loss_kernels table{&jsd, &kl_div, &kl_div_backward, &grpo_loss, &grpo_loss_backward};
+  static constexpr loss_kernels table{
+      entry<tigon::op::jsd>(&jsd), entry<tigon::op::kl_div>(&kl_div), entry<tigon::op::kl_div>(&kl_div_backward),
+      entry<tigon::op::grpo_loss>(&grpo_loss), entry<tigon::op::grpo_loss>(&grpo_loss_backward)};
   return &table;
 }
 

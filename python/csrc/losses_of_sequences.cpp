@@ -15,7 +15,8 @@ two jsd(Tensor student, Tensor teacher, maybe labels, double beta, int64_t ignor
   const matrix s = rows_of(op, "student_log_probs", student), t = rows_of(op, "teacher_log_probs", teacher);
   const vector ids = labels ? labels_of(op, "labels", *labels, student) : vector{};
   Tensor loss = make(student, {}, wide(student)), d = need ? make(student, sizes(student)) : nothing(student);
-  wide_table(op, s.of).losses->jsd(call(), s, t, ids, vector_of(loss), need ? rows_of(d) : matrix{}, {beta, ignore});
+  wide_table(op, s.of).losses->jsd(call(student), s, t, ids, vector_of(loss), need ? rows_of(d) : matrix{},
+                                   {beta, ignore});
   return {loss, d};
 }
 
@@ -31,7 +32,7 @@ Tensor kl_div(Tensor student, Tensor teacher, bool log_target, double eps, int64
   expect_like(op, "teacher", teacher, "student_log_probs", student);
   const matrix s = rows_of(op, "student_log_probs", student), t = rows_of(op, "teacher", teacher);
   Tensor loss = make(student, reduce == 3 ? sizes(student) : std::vector<int64_t>{}, wide(student));
-  wide_table(op, s.of).losses->kl_div(call(), s, t, elements(loss, reduce == 3),
+  wide_table(op, s.of).losses->kl_div(call(student), s, t, elements(loss, reduce == 3),
                                       {static_cast<int>(reduce), log_target, eps});
   return loss;
 }
@@ -44,7 +45,7 @@ two kl_div_backward(Tensor upstream, Tensor student, Tensor teacher, bool log_ta
   Tensor ds = need_student ? make(student, sizes(student)) : nothing(student);
   Tensor dt = need_teacher ? make(teacher, sizes(teacher)) : nothing(student);
   wide_table(op, s.of).losses->kl_div_backward(
-      call(), s, t, elements(upstream, reduce == 3), need_student ? rows_of(ds) : matrix{},
+      call(student), s, t, elements(upstream, reduce == 3), need_student ? rows_of(ds) : matrix{},
       need_teacher ? rows_of(dt) : matrix{}, {static_cast<int>(reduce), log_target, eps});
   return {ds, dt};
 }
@@ -144,7 +145,7 @@ four grpo_loss(Tensor logits, Tensor ids, Tensor advantages, maybe old_logp, may
   Tensor loss = make(logits, of_loss, wide(logits)), clipped = make(logits, of_loss, wide(logits));
   Tensor kl = ref_logp ? make(logits, of_loss, wide(logits)) : nothing(loss);
   Tensor saved = make(logits, {static_cast<int64_t>(z.rows), 2}, wide(logits));
-  wide_table(op, z.of).losses->grpo_loss(call(), z, in.batch, vector_of(loss), vector_of(saved),
+  wide_table(op, z.of).losses->grpo_loss(call(logits), z, in.batch, vector_of(loss), vector_of(saved),
                                          ref_logp ? vector_of(kl) : vector{}, vector_of(clipped), opt);
   return {loss, kl, clipped, saved};
 }
@@ -158,8 +159,8 @@ Tensor grpo_loss_backward(Tensor upstream, Tensor saved, Tensor logits, Tensor i
   policy_tensors in(op, logits, ids, advantages, old_logp, ref_logp, mask, sampling_ratio);
   expect_tokens(op, "logits", logits, "ids", ids, true);
   Tensor dlogits = make(logits, sizes(logits));
-  wide_table(op, z.of).losses->grpo_loss_backward(call(), z, in.batch, vector_of(saved), upstream_of(upstream, logits),
-                                                  rows_of(dlogits), opt);
+  wide_table(op, z.of).losses->grpo_loss_backward(call(logits), z, in.batch, vector_of(saved),
+                                                  upstream_of(upstream, logits), rows_of(dlogits), opt);
   return dlogits;
 }
 
@@ -186,7 +187,7 @@ six fused_linear_grpo(Tensor x, Tensor w, maybe bias, Tensor ids, Tensor advanta
   if (referenced) c.kl = vector_of(kl);
   const made_gradients g(a, need_dx, need_dw, need_db);
   c.to = g.to;
-  wide_table(op, a.layer.x.of).preferences->fused_linear_grpo(call(), c, opt);
+  wide_table(op, a.layer.x.of).preferences->fused_linear_grpo(call(a.x), c, opt);
   return {loss, kl, clipped, g.dx, g.dw, g.bias_gradient(bias)};
 }
 
@@ -241,13 +242,14 @@ five fused_linear_preference(Tensor x, Tensor w, maybe bias, Tensor target, mayb
   c.loss = vector_of(loss), c.results = vector_of(results);
   const made_gradients g(a, need_dx, need_dw, need_db);
   c.to = g.to;
-  wide_table(op, a.layer.x.of).preferences->fused_linear_preference(call(), c, opt);
+  wide_table(op, a.layer.x.of).preferences->fused_linear_preference(call(a.x), c, opt);
   return {loss, results, g.dx, g.dw, g.bias_gradient(bias)};
 }
 
 }  // namespace
 }  // namespace tigon_torch
 
+#if !TIGON_TORCH_CUDA
 STABLE_TORCH_LIBRARY_FRAGMENT(tigon, m) {
   m.def(
       "jsd(Tensor student_log_probs, Tensor teacher_log_probs, Tensor? labels, float beta, int ignore_index,"
@@ -275,14 +277,14 @@ STABLE_TORCH_LIBRARY_FRAGMENT(tigon, m) {
       " Tensor? upstream, int type, int level, int luspo, bool reduce, bool bias_corrected_kl, float[] scalars,"
       " bool need_dx, bool need_dw, bool need_db) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)");
 }
+#endif
 
-STABLE_TORCH_LIBRARY_IMPL(tigon, CPU, m) {
-  using namespace tigon_torch;
-  m.impl("jsd", TORCH_BOX(&jsd));
-  m.impl("kl_div", TORCH_BOX(&kl_div));
-  m.impl("kl_div_backward", TORCH_BOX(&kl_div_backward));
-  m.impl("grpo_loss", TORCH_BOX(&grpo_loss));
-  m.impl("grpo_loss_backward", TORCH_BOX(&grpo_loss_backward));
-  m.impl("fused_linear_preference", TORCH_BOX(&fused_linear_preference));
-  m.impl("fused_linear_grpo", TORCH_BOX(&fused_linear_grpo));
+STABLE_TORCH_LIBRARY_IMPL(tigon, TIGON_TORCH_KEY, m) {
+  TIGON_TORCH_IMPL(m, losses, jsd);
+  TIGON_TORCH_IMPL(m, losses, kl_div);
+  TIGON_TORCH_IMPL(m, losses, kl_div_backward);
+  TIGON_TORCH_IMPL(m, losses, grpo_loss);
+  TIGON_TORCH_IMPL(m, losses, grpo_loss_backward);
+  TIGON_TORCH_IMPL(m, preferences, fused_linear_preference);
+  TIGON_TORCH_IMPL(m, preferences, fused_linear_grpo);
 }

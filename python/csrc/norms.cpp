@@ -14,7 +14,7 @@ tigon::rms_norm_options options(norm_options o) {
 }
 
 void rms_norm(const host& h, matrix x, vector w, matrix y, vector rstd, norm_options o) {
-  with_type("rms_norm", x.of, [&]<class T>() {
+  with_type<tigon::op::rms_norm>("rms_norm", x.of, [&]<class T>() {
     using A = tigon::accumulator_t<T>;
     run(h, [&](tigon::context& ctx) {
       tigon::rms_norm_forward(view<const T>(x), view<const A>(w), view<T>(y), view<A>(rstd), options(o), ctx);
@@ -24,7 +24,7 @@ void rms_norm(const host& h, matrix x, vector w, matrix y, vector rstd, norm_opt
 
 void rms_norm_backward(const host& h, matrix dy, matrix x, vector w, vector rstd, matrix dx, vector dw,
                        norm_options o) {
-  with_type("rms_norm_backward", x.of, [&]<class T>() {
+  with_type<tigon::op::rms_norm>("rms_norm_backward", x.of, [&]<class T>() {
     using A = tigon::accumulator_t<T>;
     const auto of = tigon::trained_if(dw.data != nullptr);
     run(
@@ -38,7 +38,7 @@ void rms_norm_backward(const host& h, matrix dy, matrix x, vector w, vector rstd
 }
 
 void fused_add_rms_norm(const host& h, matrix x, matrix r, vector w, matrix y, matrix s, vector rstd, norm_options o) {
-  with_type("fused_add_rms_norm", x.of, [&]<class T>() {
+  with_type<tigon::op::fused_add_rms_norm>("fused_add_rms_norm", x.of, [&]<class T>() {
     using A = tigon::accumulator_t<T>;
     run(h, [&](tigon::context& ctx) {
       tigon::fused_add_rms_norm_forward(view<const T>(x), view<const T>(r), view<const A>(w), view<T>(y), view<T>(s),
@@ -49,7 +49,7 @@ void fused_add_rms_norm(const host& h, matrix x, matrix r, vector w, matrix y, m
 
 void fused_add_rms_norm_backward(const host& h, matrix dy, matrix ds, matrix s, vector w, vector rstd, matrix dx,
                                  vector dw, norm_options o) {
-  with_type("fused_add_rms_norm_backward", s.of, [&]<class T>() {
+  with_type<tigon::op::fused_add_rms_norm>("fused_add_rms_norm_backward", s.of, [&]<class T>() {
     using A = tigon::accumulator_t<T>;
     const auto of = tigon::trained_if(dw.data != nullptr);
     run(
@@ -67,7 +67,7 @@ void fused_add_rms_norm_backward(const host& h, matrix dy, matrix ds, matrix s, 
 }
 
 void layer_norm(const host& h, matrix x, vector w, vector b, matrix y, vector mean, vector rstd, double eps) {
-  with_type("layer_norm", x.of, [&]<class T>() {
+  with_type<tigon::op::layer_norm>("layer_norm", x.of, [&]<class T>() {
     using A = tigon::accumulator_t<T>;
     run(h, [&](tigon::context& ctx) {
       tigon::layer_norm_forward(view<const T>(x), view<const A>(w), view<const A>(b), view<T>(y), view<A>(mean),
@@ -78,7 +78,7 @@ void layer_norm(const host& h, matrix x, vector w, vector b, matrix y, vector me
 
 void layer_norm_backward(const host& h, matrix dy, matrix x, vector w, vector mean, vector rstd, matrix dx, vector dw,
                          vector db) {
-  with_type("layer_norm_backward", x.of, [&]<class T>() {
+  with_type<tigon::op::layer_norm>("layer_norm_backward", x.of, [&]<class T>() {
     using A = tigon::accumulator_t<T>;
     const auto of = tigon::trained_if(dw.data != nullptr || db.data != nullptr);
     run(
@@ -97,9 +97,12 @@ void layer_norm_backward(const host& h, matrix dy, matrix x, vector w, vector me
 }  // namespace
 
 const norm_kernels* norms() {
-  static constexpr norm_kernels table{&rms_norm,           &rms_norm_backward,
-                                      &fused_add_rms_norm, &fused_add_rms_norm_backward,
-                                      &layer_norm,         &layer_norm_backward};
+  static constexpr norm_kernels table{entry<tigon::op::rms_norm>(&rms_norm),
+                                      entry<tigon::op::rms_norm>(&rms_norm_backward),
+                                      entry<tigon::op::fused_add_rms_norm>(&fused_add_rms_norm),
+                                      entry<tigon::op::fused_add_rms_norm>(&fused_add_rms_norm_backward),
+                                      entry<tigon::op::layer_norm>(&layer_norm),
+                                      entry<tigon::op::layer_norm>(&layer_norm_backward)};
   return &table;
 }
 

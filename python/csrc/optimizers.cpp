@@ -8,6 +8,7 @@ namespace {
 vector part_of(const char* name, std::size_t i, const Tensor& t, const Tensor& like) {
   const char* op = "adamw";
   const std::string full = std::string(name) + "[" + std::to_string(i) + "]";
+  expect_here(op, full.c_str(), t);
   expect_like(op, full.c_str(), t, "parameters of the list", like);
   if (!t.is_contiguous()) fail(op, full + " is not contiguous");
   return vector_of(t);
@@ -34,7 +35,7 @@ void adamw(std::vector<Tensor> w, std::vector<Tensor> g, std::vector<Tensor> m, 
                part_of("first moments", i, m[i], w[i]), part_of("second moments", i, v[i], w[i])};
   }
   wide_table(op, list[0].w.of)
-      .optimizers->adamw(call(), list.data(), list.size(),
+      .optimizers->adamw(call(w[0]), list.data(), list.size(),
                          {learning_rate, beta1, beta2, eps, weight_decay, static_cast<std::uint64_t>(step),
                           static_cast<std::uint64_t>(seed), stochastic_rounding});
 }
@@ -42,10 +43,12 @@ void adamw(std::vector<Tensor> w, std::vector<Tensor> g, std::vector<Tensor> m, 
 }  // namespace
 }  // namespace tigon_torch
 
+#if !TIGON_TORCH_CUDA
 STABLE_TORCH_LIBRARY_FRAGMENT(tigon, m) {
   m.def(
       "adamw(Tensor(a!)[] parameters, Tensor[] gradients, Tensor(b!)[] first_moments, Tensor(c!)[] second_moments,"
       " float learning_rate, float beta1, float beta2, float eps, float weight_decay, int step,"
       " bool stochastic_rounding, int seed) -> ()");
 }
-STABLE_TORCH_LIBRARY_IMPL(tigon, CPU, m) { m.impl("adamw", TORCH_BOX(&tigon_torch::adamw)); }
+#endif
+STABLE_TORCH_LIBRARY_IMPL(tigon, TIGON_TORCH_KEY, m) { TIGON_TORCH_IMPL(m, optimizers, adamw); }

@@ -51,7 +51,7 @@ two attention(Tensor q, Tensor k, Tensor v, maybe sinks, maybe lengths, double s
   const attention_options opt = options(op, sinks, lengths, {scale, softcap, causal, left, right, offset});
   Tensor o = token_major(q, q.size(0), q.size(1), q.size(2), q.size(3));
   Tensor lse = make(q, {q.size(0), q.size(1), q.size(2)}, wide(q));
-  table(in_q.of).products->attention(call(), in_q, in_k, in_v, heads_of(o), vector_of(lse), opt);
+  table("attention", in_q.of).products->attention(call(q), in_q, in_k, in_v, heads_of(o), vector_of(lse), opt);
   return {o, lse};
 }
 
@@ -71,8 +71,8 @@ four attention_backward(Tensor d_o, Tensor q, Tensor k, Tensor v, Tensor o, Tens
   Tensor dq = made(q, need_dq), dk = made(k, need_dk), dv = made(v, need_dv);
   const auto to = [](const Tensor& t, bool wanted) { return wanted ? heads_of(t) : heads{}; };
   Tensor dsinks = need_dsinks && sinks ? make(q, {sinks->numel()}, wide(q)) : nothing(lse);
-  table(saved.q.of)
-      .products->attention_backward(call(), up, saved, to(dq, need_dq), to(dk, need_dk), to(dv, need_dv),
+  table(op, saved.q.of)
+      .products->attention_backward(call(q), up, saved, to(dq, need_dq), to(dk, need_dk), to(dv, need_dv),
                                     dsinks.numel() != 0 ? vector_of(dsinks) : vector{}, opt);
   if (dsinks.scalar_type() != of_sinks) dsinks = torch::stable::to(dsinks, of_sinks);
   return {dq, dk, dv, dsinks};
@@ -90,7 +90,7 @@ Tensor linear(Tensor x, Tensor w, maybe bias) {
   if (a.x.size(a.x.dim() - 1) != a.w.size(1))
     fail("linear", "x is " + text(sizes(x)) + "; expected " + std::to_string(w.size(1)) + " columns, as weight has");
   Tensor y = make(x, with_columns(x, w.size(0)));
-  table(a.layer.x.of).products->linear(call(), a.layer.x, a.layer.w, a.layer.bias, rows_of(y));
+  table("linear", a.layer.x.of).products->linear(call(a.x), a.layer.x, a.layer.w, a.layer.bias, rows_of(y));
   return y;
 }
 
@@ -100,8 +100,8 @@ two linear_backward(Tensor dy, Tensor x, Tensor w, bool need_dx, bool need_dw) {
   Tensor g = dy;
   const matrix up = rows_of(op, "dy", g);
   Tensor dx = need_dx ? make(x, sizes(x)) : nothing(x), dw = need_dw ? make(x, sizes(w)) : nothing(x);
-  table(a.layer.x.of)
-      .products->linear_backward(call(), up, a.layer.x, a.layer.w, need_dx ? rows_of(dx) : matrix{},
+  table(op, a.layer.x.of)
+      .products->linear_backward(call(a.x), up, a.layer.x, a.layer.w, need_dx ? rows_of(dx) : matrix{},
                                  need_dw ? rows_of(dw) : matrix{});
   return {dx, dw};
 }

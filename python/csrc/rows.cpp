@@ -27,8 +27,8 @@ two rms_norm(Tensor x, maybe w, double eps, double offset, int64_t cast) {
   const matrix in = rows_of(op, "x", x);
   const vector weight = wide_vector(op, "w", w, x);
   Tensor y = make(x, sizes(x)), rstd = make(x, {rows(x)}, wide(x));
-  table(in.of).norms->rms_norm(call(), in, weight, rows_of(y), vector_of(rstd),
-                               {eps, offset, static_cast<casting>(cast)});
+  table(op, in.of).norms->rms_norm(call(x), in, weight, rows_of(y), vector_of(rstd),
+                                   {eps, offset, static_cast<casting>(cast)});
   return {y, rstd};
 }
 
@@ -40,8 +40,8 @@ two rms_norm_backward(Tensor dy, Tensor x, maybe w, Tensor rstd, double eps, dou
   const ScalarType of_w = w ? w->scalar_type() : wide(x);
   const vector weight = wide_vector(op, "w", w, x);
   Tensor dx = make(x, sizes(x)), dw = gradient_of(x, w, need_dw);
-  table(in.of).norms->rms_norm_backward(call(), up, in, weight, vector_of(rstd), rows_of(dx), optional_vector(dw),
-                                        {eps, offset, static_cast<casting>(cast)});
+  table(op, in.of).norms->rms_norm_backward(call(x), up, in, weight, vector_of(rstd), rows_of(dx), optional_vector(dw),
+                                            {eps, offset, static_cast<casting>(cast)});
   return {dx, as_parameter(dw, of_w)};
 }
 
@@ -51,8 +51,8 @@ three fused_add_rms_norm(Tensor x, Tensor residual, maybe w, double eps, double 
   const matrix in = rows_of(op, "x", x), r = rows_of(op, "residual", residual);
   const vector weight = wide_vector(op, "w", w, x);
   Tensor y = make(x, sizes(x)), s = make(x, sizes(x)), rstd = make(x, {rows(x)}, wide(x));
-  table(in.of).norms->fused_add_rms_norm(call(), in, r, weight, rows_of(y), rows_of(s), vector_of(rstd),
-                                         {eps, offset, static_cast<casting>(cast)});
+  table(op, in.of).norms->fused_add_rms_norm(call(x), in, r, weight, rows_of(y), rows_of(s), vector_of(rstd),
+                                             {eps, offset, static_cast<casting>(cast)});
   return {y, s, rstd};
 }
 
@@ -67,8 +67,8 @@ two fused_add_rms_norm_backward(maybe dy, maybe ds, Tensor s, maybe w, Tensor rs
   const ScalarType of_w = w ? w->scalar_type() : wide(s);
   const vector weight = wide_vector(op, "w", w, s);
   Tensor dx = make(s, sizes(s)), dw = gradient_of(s, w, need_dw);
-  table(in.of).norms->fused_add_rms_norm_backward(call(), up, of_sum, in, weight, vector_of(rstd), rows_of(dx),
-                                                  optional_vector(dw), {0, offset, static_cast<casting>(cast)});
+  table(op, in.of).norms->fused_add_rms_norm_backward(call(s), up, of_sum, in, weight, vector_of(rstd), rows_of(dx),
+                                                      optional_vector(dw), {0, offset, static_cast<casting>(cast)});
   return {dx, as_parameter(dw, of_w)};
 }
 
@@ -77,7 +77,7 @@ three layer_norm(Tensor x, maybe w, maybe b, double eps) {
   const matrix in = rows_of(op, "x", x);
   const vector weight = wide_vector(op, "w", w, x), bias = wide_vector(op, "b", b, x);
   Tensor y = make(x, sizes(x)), mean = make(x, {rows(x)}, wide(x)), rstd = make(x, {rows(x)}, wide(x));
-  table(in.of).norms->layer_norm(call(), in, weight, bias, rows_of(y), vector_of(mean), vector_of(rstd), eps);
+  table(op, in.of).norms->layer_norm(call(x), in, weight, bias, rows_of(y), vector_of(mean), vector_of(rstd), eps);
   return {y, mean, rstd};
 }
 
@@ -88,8 +88,8 @@ three layer_norm_backward(Tensor dy, Tensor x, maybe w, maybe b, Tensor mean, Te
   const ScalarType of_w = w ? w->scalar_type() : wide(x), of_b = b ? b->scalar_type() : wide(x);
   const vector weight = wide_vector(op, "w", w, x);
   Tensor dx = make(x, sizes(x)), dw = gradient_of(x, w, need_dw), db = gradient_of(x, b, need_db);
-  table(in.of).norms->layer_norm_backward(call(), up, in, weight, vector_of(mean), vector_of(rstd), rows_of(dx),
-                                          optional_vector(dw), optional_vector(db));
+  table(op, in.of).norms->layer_norm_backward(call(x), up, in, weight, vector_of(mean), vector_of(rstd), rows_of(dx),
+                                              optional_vector(dw), optional_vector(db));
   return {dx, as_parameter(dw, of_w), as_parameter(db, of_b)};
 }
 
@@ -98,7 +98,8 @@ Tensor swiglu(Tensor gate, Tensor up, double gate_multiplier, double down_multip
   expect_like("swiglu", "up", up, "gate", gate);
   const matrix g = rows_of("swiglu", "gate", gate), u = rows_of("swiglu", "up", up);
   Tensor y = make(gate, sizes(gate));
-  table(g.of).gates->swiglu(call(), g, u, rows_of(y), {gate_multiplier, down_multiplier, limit, slope, up_offset});
+  table("swiglu", g.of)
+      .gates->swiglu(call(gate), g, u, rows_of(y), {gate_multiplier, down_multiplier, limit, slope, up_offset});
   return y;
 }
 
@@ -122,8 +123,8 @@ two swiglu_backward(Tensor dy, Tensor gate, Tensor up, double gate_multiplier, d
   const matrix d = rows_of(op, "dy", dy), g = rows_of(op, "gate", gate), u = rows_of(op, "up", up);
   const gate_gradients to(gate, need_gate, need_up);
   if ((need_gate || need_up) && gate.numel() != 0)
-    table(g.of).gates->swiglu_backward(call(), d, g, u, to.dgate, to.dup,
-                                       {gate_multiplier, down_multiplier, limit, slope, up_offset});
+    table(op, g.of).gates->swiglu_backward(call(gate), d, g, u, to.dgate, to.dup,
+                                           {gate_multiplier, down_multiplier, limit, slope, up_offset});
   return {to.of_gate, to.of_up};
 }
 
@@ -131,7 +132,7 @@ Tensor geglu(Tensor gate, Tensor up, bool tanh) {
   expect_like("geglu", "up", up, "gate", gate);
   const matrix g = rows_of("geglu", "gate", gate), u = rows_of("geglu", "up", up);
   Tensor y = make(gate, sizes(gate));
-  table(g.of).gates->geglu(call(), g, u, rows_of(y), tanh);
+  table("geglu", g.of).gates->geglu(call(gate), g, u, rows_of(y), tanh);
   return y;
 }
 
@@ -141,7 +142,7 @@ two geglu_backward(Tensor dy, Tensor gate, Tensor up, bool tanh, bool need_gate,
   const matrix d = rows_of(op, "dy", dy), g = rows_of(op, "gate", gate), u = rows_of(op, "up", up);
   const gate_gradients to(gate, need_gate, need_up);
   if ((need_gate || need_up) && gate.numel() != 0)
-    table(g.of).gates->geglu_backward(call(), d, g, u, to.dgate, to.dup, tanh);
+    table(op, g.of).gates->geglu_backward(call(gate), d, g, u, to.dgate, to.dup, tanh);
   return {to.of_gate, to.of_up};
 }
 
@@ -193,8 +194,9 @@ two rope(Tensor q, maybe k, Tensor cos, Tensor sin, int64_t rotary_dim, bool las
   expect_table(op, "cos", cos, q), expect_table(op, "sin", sin, q);
   if (sizes(cos) != sizes(sin)) fail(op, "sin is " + text(sizes(sin)) + "; expected " + text(sizes(cos)) + ", as cos");
   Tensor c = half_table(op, "cos", cos, q, rotary_dim), s = half_table(op, "sin", sin, q, rotary_dim);
-  table(to.in_q.of)
-      .rotary->rope(call(), to.in_q, to.in_k, rows_of(c), rows_of(s), to.to_q, to.to_k, {last, neighbours}, backward);
+  table(op, to.in_q.of)
+      .rotary->rope(call(to.q), to.in_q, to.in_k, rows_of(c), rows_of(s), to.to_q, to.to_k, {last, neighbours},
+                    backward);
   return {to.q_out, to.k_out};
 }
 
@@ -210,14 +212,15 @@ two mrope(Tensor q, maybe k, Tensor cos, Tensor sin, std::vector<int64_t> sectio
   for (const int64_t n : sections)
     if (n < 0) fail(op, "section has " + std::to_string(n) + "; expected numbers of at least 0");
   Tensor c = half_table(op, "cos", cos, q), s = half_table(op, "sin", sin, q);
-  table(to.in_q.of)
-      .rotary->mrope(call(), to.in_q, to.in_k, rows_of(c), rows_of(s), to.to_q, to.to_k, sections.data(), backward);
+  table(op, to.in_q.of)
+      .rotary->mrope(call(to.q), to.in_q, to.in_k, rows_of(c), rows_of(s), to.to_q, to.to_k, sections.data(), backward);
   return {to.q_out, to.k_out};
 }
 
 }  // namespace
 }  // namespace tigon_torch
 
+#if !TIGON_TORCH_CUDA
 STABLE_TORCH_LIBRARY_FRAGMENT(tigon, m) {
   m.def("rms_norm(Tensor x, Tensor? weight, float eps, float offset, int casting) -> (Tensor, Tensor)");
   m.def(
@@ -249,19 +252,19 @@ STABLE_TORCH_LIBRARY_FRAGMENT(tigon, m) {
       " -> (Tensor, Tensor)");
   m.def("mrope(Tensor q, Tensor? k, Tensor cos, Tensor sin, int[] section, bool backward) -> (Tensor, Tensor)");
 }
+#endif
 
-STABLE_TORCH_LIBRARY_IMPL(tigon, CPU, m) {
-  using namespace tigon_torch;
-  m.impl("rms_norm", TORCH_BOX(&rms_norm));
-  m.impl("rms_norm_backward", TORCH_BOX(&rms_norm_backward));
-  m.impl("fused_add_rms_norm", TORCH_BOX(&fused_add_rms_norm));
-  m.impl("fused_add_rms_norm_backward", TORCH_BOX(&fused_add_rms_norm_backward));
-  m.impl("layer_norm", TORCH_BOX(&layer_norm));
-  m.impl("layer_norm_backward", TORCH_BOX(&layer_norm_backward));
-  m.impl("swiglu", TORCH_BOX(&swiglu));
-  m.impl("swiglu_backward", TORCH_BOX(&swiglu_backward));
-  m.impl("geglu", TORCH_BOX(&geglu));
-  m.impl("geglu_backward", TORCH_BOX(&geglu_backward));
-  m.impl("rope", TORCH_BOX(&rope));
-  m.impl("mrope", TORCH_BOX(&mrope));
+STABLE_TORCH_LIBRARY_IMPL(tigon, TIGON_TORCH_KEY, m) {
+  TIGON_TORCH_IMPL(m, norms, rms_norm);
+  TIGON_TORCH_IMPL(m, norms, rms_norm_backward);
+  TIGON_TORCH_IMPL(m, norms, fused_add_rms_norm);
+  TIGON_TORCH_IMPL(m, norms, fused_add_rms_norm_backward);
+  TIGON_TORCH_IMPL(m, norms, layer_norm);
+  TIGON_TORCH_IMPL(m, norms, layer_norm_backward);
+  TIGON_TORCH_IMPL(m, gates, swiglu);
+  TIGON_TORCH_IMPL(m, gates, swiglu_backward);
+  TIGON_TORCH_IMPL(m, gates, geglu);
+  TIGON_TORCH_IMPL(m, gates, geglu_backward);
+  TIGON_TORCH_IMPL(m, rotary, rope);
+  TIGON_TORCH_IMPL(m, rotary, mrope);
 }

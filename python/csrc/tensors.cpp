@@ -1,17 +1,5 @@
 #include "tensors.hpp"
 
-#include <algorithm>
-
-#if defined(__linux__)
-#include <sys/mman.h>
-#endif
-
-#include "bf16_kernels_multi_arch.hpp"
-#include "f16_kernels_multi_arch.hpp"
-#include "f32_kernels_multi_arch.hpp"
-#include "f64_kernels_multi_arch.hpp"
-#include "row_kernels_multi_arch.hpp"
-
 namespace tigon_torch {
 namespace {
 
@@ -45,63 +33,11 @@ heads as_heads(type of, const Tensor& t) {
           size(t.stride(2))};
 }
 
-/// Large memory sits on huge pages where the system has them: a first touch is several times cheaper.
-void prefer_huge_pages([[maybe_unused]] void* data, [[maybe_unused]] std::size_t bytes) {
-#if defined(__linux__) && defined(MADV_HUGEPAGE)
-  constexpr std::uintptr_t huge = std::uintptr_t{2} << 20;
-  if (bytes < 2 * huge) return;
-  const std::uintptr_t first = reinterpret_cast<std::uintptr_t>(data);
-  const std::uintptr_t begin = (first + huge - 1) / huge * huge, end = (first + bytes) / huge * huge;
-  if (begin < end) (void)::madvise(reinterpret_cast<void*>(begin), end - begin, MADV_HUGEPAGE);
-#endif
-}
-
-constexpr const char* half_set = "x86-64-v3";
-std::string name_of_instruction_set() { return bf16_kernels_instruction_set(); }
-
-/// The table of the set with the widest bf16 products or, of what is not compiled for it, of the widest set within it.
-const kernel_table& within(const kernel_table* (*tables)(const char* set)) {
-  const kernel_table* found = tables(bf16_kernels_instruction_set());
-  if (found == nullptr) found = tables("x86-64-v4");
-  if (found == nullptr) throw std::runtime_error("tigon_torch was built without some kernels for this CPU");
-  return *found;
-}
-Tensor bytes_of(std::size_t n) {
-  Tensor made = torch::stable::empty(std::vector<int64_t>{static_cast<int64_t>(n)}, ScalarType::Byte);
-  prefer_huge_pages(made.data_ptr(), n);
-  return made;
-}
-/// The scratch memory of a thread's calls. A call within another one has its own, and so has what is small.
-struct kept_scratch {
-  static constexpr std::size_t least_bytes = std::size_t{256} << 10, most_bytes = std::size_t{32} << 20;
-  std::optional<Tensor> memory;
-  std::size_t bytes = 0;
-  bool taken = false;
-};
-thread_local kept_scratch kept;
-
-/// Python's, over torch.distributed; set when it is imported.
-int (*gather_bytes)(int64_t, const void*, std::size_t, void*) = nullptr;
-void set_all_gather(int64_t address) {
-  gather_bytes = reinterpret_cast<decltype(gather_bytes)>(static_cast<std::intptr_t>(address));
-}
-
-kernel_table with_rows(kernel_table products) {
-  const kernel_table& rows = within(&row_kernels_for);
-  products.norms = rows.norms, products.gates = rows.gates, products.rotary = rows.rotary,
-  products.losses = rows.losses, products.optimizers = rows.optimizers;
-  for (int i = 0; i < static_cast<int>(family::count); ++i)
-    if (products.declared[i].count == 0) products.declared[i] = rows.declared[i];
-  return products;
-}
-
 }  // namespace
-
-bool has_f16() { return f16_kernels_for(half_set) != nullptr; }
 
 Tensor make(const Tensor& like, std::vector<int64_t> s, std::optional<ScalarType> of) {
   Tensor made = torch::stable::new_empty(like, s, of);
-  prefer_huge_pages(made.data_ptr(), size(made.numel()) * made.element_size());
+  prepare(made);
   return made;
 }
 
@@ -109,6 +45,7 @@ type real_type_of(const char* op, const char* name, const Tensor& t) {
   const type of = type_of(op, name, t);
   if (of == type::i32 || of == type::i64)
     fail(op, std::string(name) + " is of " + name_of(t.scalar_type()) + "; expected f32, bf16, f16 or f64");
+  expect_here(op, name, t);
   return of;
 }
 
@@ -152,63 +89,4 @@ Tensor token_major(const Tensor& like, int64_t batch, int64_t heads, int64_t seq
   return torch::stable::transpose(make(like, {batch, seq_len, heads, head_dim}), 1, 2);
 }
 
-call::call() {
-  host_.workers = std::max<std::size_t>(torch::stable::get_num_threads(), 1);
-  host_.parallel = [](std::size_t count, void (*work)(void*, std::size_t), void* of) {
-    torch::stable::parallel_for(0, static_cast<int64_t>(count), 1, [=](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) work(of, static_cast<std::size_t>(i));
-    });
-  };
-  host_.scratch = [](void* of, std::size_t bytes) { return static_cast<call*>(of)->scratch(bytes); };
-  host_.memory = this;
-  host_.all_gather = gather_bytes;
-}
-call::~call() {
-  if (has_kept_) kept.taken = false;
-}
-
-void* call::scratch(std::size_t bytes) {
-  if (bytes < kept_scratch::least_bytes || bytes > kept_scratch::most_bytes || kept.taken) {
-    memory_.push_back(bytes_of(bytes));
-    return memory_.back().data_ptr();
-  }
-  if (bytes > kept.bytes) {
-    kept.memory.reset();  // before there is more
-    kept.bytes = 0;
-    kept.memory = bytes_of(bytes);
-    kept.bytes = bytes;
-  }
-  kept.taken = has_kept_ = true;
-  return kept.memory->data_ptr();
-}
-
-const kernel_table& table(type of) {
-  if (of == type::f64) {
-    static const kernel_table& wide = f64_kernels();
-    return wide;
-  }
-  if (of == type::f16) {
-    const kernel_table* half = f16_kernels_for(half_set);
-    if (half == nullptr) throw std::runtime_error("tigon: f16 needs a CPU with AVX2 and F16C; convert to f32");
-    return *half;
-  }
-  if (of == type::bf16) {
-    static const kernel_table narrow = with_rows(bf16_kernels());
-    return narrow;
-  }
-  static const kernel_table plain = with_rows(within(&f32_kernels_for));
-  return plain;
-}
-
 }  // namespace tigon_torch
-
-STABLE_TORCH_LIBRARY(tigon, m) {
-  m.def("instruction_set() -> str");
-  m.def("has_f16() -> bool");
-  m.def("set_all_gather(int address) -> ()");
-}
-STABLE_TORCH_LIBRARY_IMPL(tigon, CompositeExplicitAutograd, m) {
-  m.impl("instruction_set", TORCH_BOX(&tigon_torch::name_of_instruction_set));
-  m.impl("has_f16", TORCH_BOX(&tigon_torch::has_f16));
-  m.impl("set_all_gather", TORCH_BOX(&tigon_torch::set_all_gather));
-}

@@ -9,10 +9,20 @@
 #include <optional>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 #include <tuple>
 #include <vector>
 
 #include "kernels.hpp"
+
+#if TIGON_TORCH_CUDA
+#include <torch/csrc/stable/accelerator.h>
+#endif
+
+// The key of PyTorch's dispatcher under which the operators of this library are registered.
+#if !defined(TIGON_TORCH_KEY)
+#define TIGON_TORCH_KEY CPU
+#endif
 
 namespace tigon_torch {
 
@@ -70,6 +80,24 @@ inline std::string text(const std::vector<int64_t>& s) {
   return all.empty() ? "a number" : all;
 }
 
+/// Whether a tensor is where this library's kernels run, and the name of that place.
+bool is_here(const Tensor& t);
+#if TIGON_TORCH_CUDA
+inline constexpr const char* place = "CUDA";
+#else
+inline constexpr const char* place = "the CPU";
+#endif
+inline void expect_here(const char* op, const char* name, const Tensor& t) {
+  if (!is_here(t))
+    fail(op, std::string(name) + " is on " +
+                 (t.is_cpu()    ? "the CPU"
+                  : t.is_cuda() ? "CUDA"
+                                : "another device") +
+                 "; expected " + place + ", as another tensor is");
+}
+/// What memory needs that was made here.
+void prepare(const Tensor& made);
+
 /// As many elements as the product of the sizes, contiguous.
 Tensor make(const Tensor& like, std::vector<int64_t> s, std::optional<ScalarType> of = std::nullopt);
 /// What an operator returns where there is nothing.
@@ -111,11 +139,12 @@ Tensor heads_like(const Tensor& t);
 /// [batch, heads, seq_len, head_dim] in the memory order [batch, seq_len, heads, head_dim].
 Tensor token_major(const Tensor& like, int64_t batch, int64_t heads, int64_t seq_len, int64_t head_dim);
 
-/// PyTorch's threads and memory for one call. Scratch memory is kept for the next call of this thread, up to 32 MiB: of
-/// fresh memory every page costs its first touch, and what was used a moment ago is still in the cache.
+/// What one call runs on: PyTorch's threads and memory, or the stream of a tensor's device and its memory. Scratch memory of
+/// a CPU is kept for the next call of this thread, up to 32 MiB: of fresh memory every page costs its first touch, and what
+/// was used a moment ago is still in the cache.
 class call {
  public:
-  call();
+  explicit call(const Tensor& on);
   call(const call&) = delete;
   ~call();
   operator const host&() const { return host_; }
@@ -124,20 +153,37 @@ class call {
   void* scratch(std::size_t bytes);
 
   host host_;
+#if TIGON_TORCH_CUDA
+  std::optional<torch::stable::accelerator::DeviceGuard> guard_;
+  Tensor on_;
+#else
   bool has_kept_ = false;
+#endif
   std::vector<Tensor> memory_;
 };
 
-/// Whether this CPU has kernels for f16.
+/// Whether there are kernels for f16.
 bool has_f16();
-/// The kernels for an element type. They are chosen at the first call.
-const kernel_table& table(type of);
+/// The kernels of an operator for an element type: of the instruction set that was wished for it, or of that which was chosen
+/// at the first call.
+const kernel_table& table(std::string_view op, type of);
+/// Those for some element type that there are kernels for.
+const kernel_table& any_table();
 /// The same for operators that are not compiled for f16.
 inline const kernel_table& wide_table(const char* op, type of) {
   if (of == type::f16) fail(op, "the first tensor is of f16; expected f32, bf16 or f64");
-  return table(of);
+  return table(op, of);
 }
 
 }  // namespace tigon_torch
+
+// Registers a function under its name, where there is a kernel for it in a group of the table. A CPU has all of them.
+#if TIGON_TORCH_CUDA
+#define TIGON_TORCH_IMPL(library, group, name)                                                      \
+  if (tigon_torch::any_table().group != nullptr && tigon_torch::any_table().group->name != nullptr) \
+  library.impl(#name, TORCH_BOX(&tigon_torch::name))
+#else
+#define TIGON_TORCH_IMPL(library, group, name) library.impl(#name, TORCH_BOX(&tigon_torch::name))
+#endif
 
 #endif  // TIGON_TORCH_TENSORS_HPP

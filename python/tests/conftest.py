@@ -12,6 +12,12 @@ try:
 except ImportError:  # the operators are tested without; test_models.py is skipped
     transformers = None
 
+# The library for CUDA on a model of a GPU, whose kernels take the place of the CPU's (test_cuda.py).
+if "TIGON_TORCH_MODEL" in os.environ:
+    import tigon_torch  # noqa: F401   first: operators are defined there
+
+    torch.ops.load_library(os.environ["TIGON_TORCH_MODEL"])
+
 # What .ci/models adds to the suite: every type compiled, and twenty steps of training.
 LONG = "TIGON_TORCH_MODELS" in os.environ
 

@@ -88,6 +88,18 @@ class TestPackage:
         if pathlib.Path("/usr/include/eigen3/Eigen/Core").exists():  # the compiler's own system, as it is
             assert "libeigen3-dev" not in refusal(tmp_path, **tools | {"CXX": "g++"})
 
+    def test_cuda_that_is_wanted_needs_nvcc(self, tmp_path):
+        old = tmp_path / "nvcc"
+        old.write_text("#!/bin/sh\necho 'Cuda compilation tools, release 12.4, V12.4.1'\n")
+        old.chmod(0o755)
+        for wish, found in ((tmp_path / "none", "no nvcc"), (old, f"nvcc 12.4 in {old}")):
+            passed, said = run(PACKAGE, "-q", "build_ext", "--build-lib", tmp_path / "lib", "--build-temp",
+                               tmp_path / "temp", TIGON_TORCH_CUDA=str(wish))
+            line = ("tigon_torch: not built; the library for CUDA needs nvcc 13.0 or later (TIGON_TORCH_CUDA), and there is "
+                    f"{found}")
+            assert not passed and line in said.splitlines(), said
+            assert not list((tmp_path / "temp").rglob("CMakeCache.txt"))
+
     def test_sdist_is_whole(self, tmp_path):
         passed, said = run(PACKAGE, "-q", "egg_info", "--egg-base", tmp_path, "sdist", "--formats=gztar", "--dist-dir",
                            tmp_path)
@@ -99,7 +111,8 @@ class TestPackage:
         repository = PACKAGE / "tigon" if (PACKAGE / "tigon").exists() else PACKAGE.parent
         there = {str(file.relative_to(unpacked)) for file in unpacked.rglob("*") if file.is_file()}
         for folder, pattern, below in ((PACKAGE, "csrc/*", ""), (PACKAGE, "tigon_torch/**/*.py", ""),
-                                       (PACKAGE, "CMakeLists.txt", ""), (PACKAGE, "pyproject.toml", ""),
+                                       (PACKAGE, "CMakeLists.txt", ""), (PACKAGE, "*.cmake", ""),
+                                       (PACKAGE, "pyproject.toml", ""),
                                        (repository, "include/tigon/**/*.hpp", "tigon/"),
                                        (repository, "cmake/*", "tigon/"),
                                        (repository, "CMakeLists.txt", "tigon/"), (repository, "LICENSE", "tigon/")):

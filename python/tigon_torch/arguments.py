@@ -85,8 +85,8 @@ def one_of(table: dict, op: str, name: str, value):
 def _tensor(op: str, name: str, value) -> Tensor:
     if not isinstance(value, Tensor):
         refuse(op, name, _shown(value), "a tensor")
-    if not value.is_cpu and not value.is_meta:
-        refuse(op, name, f"on {value.device}", "the CPU")
+    if not (value.is_cpu or value.is_cuda or value.is_meta):
+        refuse(op, name, f"on {value.device}", "the CPU or CUDA")
     return value
 
 

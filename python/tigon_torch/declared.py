@@ -12,11 +12,13 @@ import re
 import torch
 from torch import Tensor
 
+from .devices import declared_on_cuda
 from .registration import autograd, fake
 
 _ops = torch.ops.tigon
 _run_kernel = _ops.run_kernel.default
-_library = torch.library.Library("tigon", "FRAGMENT")
+library = torch.library.Library("tigon", "FRAGMENT")
+_on_cuda = declared_on_cuda()
 
 
 def like(t: Tensor) -> Tensor:
@@ -40,8 +42,8 @@ def kept(t: Tensor, *shape: int) -> Tensor:
 
 
 def is_one(g) -> bool:
-    """Whether an upstream gradient is known to be 1; what is being traced is not known."""
-    return type(g) is Tensor and not torch.compiler.is_compiling() and g.numel() == 1 and g.item() == 1
+    """Whether an upstream gradient is known to be 1; what is being traced, or is on a GPU, is not known."""
+    return type(g) is Tensor and g.is_cpu and not torch.compiler.is_compiling() and g.numel() == 1 and g.item() == 1
 
 
 class Made:
@@ -55,6 +57,9 @@ class Made:
         gradients, self.gradients = self.gradients, None
         if gradients is None or is_one(upstream):
             return gradients
+        if upstream.is_cuda and not torch.compiler.is_compiling():  # in place: a head's gradient is large
+            with torch.no_grad():
+                return tuple(g if g.numel() == 0 else g.mul_(upstream.to(g.dtype)) for g in gradients)
         return tuple(g if g.numel() == 0 else g * upstream.to(g.dtype) for g in gradients)
 
 
@@ -92,8 +97,9 @@ class _Declared:
             _run_kernel(name, names, read, [*args[:read], *written], [*map(float, args[kept : kept + count])])
             return _with_arity([t for t, _ in made])
 
-        _library.define(f"{name}({', '.join(arguments)}) -> ({', '.join('Tensor ' + r for r in results)})")
-        _library.impl(name, run, "CPU")
+        library.define(f"{name}({', '.join(arguments)}) -> ({', '.join('Tensor ' + r for r in results)})")
+        for device in ("CPU", "CUDA") if name in _on_cuda else ("CPU",):
+            library.impl(name, run, device)
         fake(name, lambda *args: _with_arity([t for t, _ in makes(*args)]))
 
     def gradients_of(self, named, need, beside):

@@ -2,6 +2,7 @@
 import torch
 
 from .arguments import flag, number, refuse, whole
+from .devices import runs
 from .registration import fake
 
 fake("adamw", lambda *_: None)
@@ -84,16 +85,19 @@ class AdamW(torch.optim.AdamW):
             self._init_group(group, parts[0], parts[1], parts[2], parts[3], [], parts[4])
             alike: dict = {}
             for p, g, m, v, age in zip(*parts):
+                if not runs("adamw", p):
+                    expected = "the CPU (tigon_torch has no kernel for CUDA)" if p.is_cuda else "the CPU or CUDA"
+                    refuse("AdamW", "a parameter", f"on {p.device}", expected)
                 if p.dtype not in (torch.float32, torch.bfloat16, torch.float64):
                     raise TypeError(f"tigon: AdamW: a parameter is of {p.dtype}; expected float32, bfloat16 or float64")
                 for name, t in (("a parameter", p), ("a gradient", g), ("exp_avg", m), ("exp_avg_sq", v)):
-                    if t.device.type != "cpu":
-                        refuse("AdamW", name, f"on {t.device}", "the CPU")
+                    if t.device != p.device:
+                        refuse("AdamW", name, f"on {t.device}", f"{p.device}, as its parameter")
                     if t.shape != p.shape or t.dtype != p.dtype:
                         refuse("AdamW", name, f"{list(t.shape)} of {t.dtype}",
                                f"{list(p.shape)} of {p.dtype}, as its parameter")
-                alike.setdefault((p.dtype, int(age.item()) + 1), []).append((p, g, m, v, age))
-            for (_, number_of_step), of in alike.items():
+                alike.setdefault((p.device, p.dtype, int(age.item()) + 1), []).append((p, g, m, v, age))
+            for (*_, number_of_step), of in alike.items():
                 seed = (group["seed"] + len(calls)) % 2**63
                 calls.append(((lr, *options, eps, weight_decay, number_of_step, group["stochastic_rounding"], seed),
                               list(zip(*of))))

@@ -15,6 +15,7 @@ from .arguments import on_one_device, without_tangents
 
 
 _schemas: list[str] = []
+names: list[str] = []  # of all operators that have results and gradients here
 
 
 def digest(schemas) -> str:
@@ -33,11 +34,12 @@ def fake(op: str, function=None):
         return lambda f: fake(op, f)
     schema = getattr(torch.ops.tigon, op).default._schema
     _schemas.append(str(schema))
-    names = [argument.name for argument in schema.arguments]
+    names.append(op)
+    arguments = [argument.name for argument in schema.arguments]
 
     @functools.wraps(function)
     def made(*args):
-        on_one_device(op, zip(names, args))  # PyTorch asks for them where one tensor has no memory
+        on_one_device(op, zip(arguments, args))  # PyTorch asks for them where one tensor has no memory
         return function(*args)
 
     register_fake(f"tigon::{op}")(made)

@@ -8,7 +8,8 @@
     tigon_torch.revert()
 
 Weights are not touched: a patched model saves and loads as before. What an operator cannot compute as transformers
-does (dropout, a mask of another kind, mixed types, another device) goes to transformers' own code.
+does (dropout, a mask of another kind, mixed types, another device) goes to transformers' own code. On CUDA that is what
+has no kernel there (tigon_torch.backends()), attention and linear layers among it.
 """
 from __future__ import annotations
 
@@ -19,6 +20,7 @@ import inspect
 import torch
 from torch import nn
 
+from ..devices import has_kernel
 from . import attention as _attention
 from . import causal_lm as _causal_lm
 from . import equal as _equal
@@ -72,12 +74,20 @@ def _unwrap(model):
     return model.get_base_model() if hasattr(model, "get_base_model") else model
 
 
+def _device_of(model) -> str:
+    """The type of device of all parameters that have memory."""
+    kinds = sorted({p.device.type for p in model.parameters()} - {"meta"})
+    if not set(kinds) <= {"cpu", "cuda"} or len(kinds) > 1:
+        raise ValueError(f"tigon_torch.apply: the model is on {' and '.join(kinds)}; expected the CPU or CUDA")
+    return kinds[0] if kinds else "cpu"
+
+
 class _Applying:
     """One call of apply: the model, its family, the switches, and where it writes down what it did."""
 
-    def __init__(self, model, family: Family, switches: dict, skip_logits, recompute: bool):
+    def __init__(self, model, family: Family, switches: dict, skip_logits, recompute: bool, device: str):
         self.model, self.family, self.on, self.skip_logits = model, family, switches, skip_logits
-        self.recompute = recompute
+        self.recompute, self.device = recompute, device
         self.transformers = family.load()
         self.text = model.config.get_text_config()
         self.report = Report(type(model).__name__)
@@ -88,6 +98,15 @@ class _Applying:
             return
         put(module, "forward", Forward(module, make, *options))
         self.report.count(operator)
+
+    def takes(self, operator: str) -> bool:
+        """Whether an operator is wanted and has a kernel where the model is."""
+        if not self.on[operator]:
+            return False
+        if not has_kernel(operator, self.device):
+            self.report.leave(f"{operator}: PyTorch's own on {self.device.upper()}")
+            return False
+        return True
 
     def is_of_text(self, module) -> bool:
         """Whether it belongs to the language model, by its config."""
@@ -108,17 +127,17 @@ class _Applying:
     def norm(self, norm) -> None:
         facts, offset = _equal.rms_norm(norm), _equal.layer_norm(norm)
         if facts is not None:
-            if self.on["rms_norm"]:
+            if self.takes("rms_norm"):
                 self.forward("rms_norm", norm, _modules.rms_norm_forward, *facts)
         elif offset is not None:
-            if self.on["layer_norm"]:
+            if self.takes("layer_norm"):
                 self.forward("layer_norm", norm, _modules.layer_norm_forward, offset)
         elif self.on["rms_norm"] and _equal.is_called_a_norm(norm):
             self.report.leave(f"rms_norm: {type(norm).__name__} is another norm than tigon's")
 
     def layer(self, layer) -> None:
         is_one = type(layer).__name__.endswith("DecoderLayer") or hasattr(layer, "post_attention_layernorm")
-        if not self.on["fused_add_rms_norm"] or not is_one:
+        if not is_one or not self.takes("fused_add_rms_norm"):
             return
         if _equal.drops_out(layer) > 0:
             self.report.leave(f"fused_add_rms_norm: the layer drops out {_equal.drops_out(layer)} of its residuals")
@@ -138,7 +157,7 @@ class _Applying:
         if not self.on["rope"] or not _equal.is_of_transformers(attention) or "Attention" not in name:
             return
         kinds = {n: _rotations.rotation(f) for n, f in _rotations.rotations_of(type(attention)).items()}
-        if any(kinds.values()):
+        if any(kinds.values()) and self.takes("rope"):
             self.forward("rope", attention, _rotations.rotary_attention_forward, type(attention))
         for function in (function for function, kind in kinds.items() if kind is None):
             self.report.leave(f"rope: {function} of {name} rotates other pairs or columns than tigon's rope")
@@ -149,7 +168,7 @@ class _Applying:
             return
         found = _equal.mlp(mlp)
         if found is not None:
-            if self.on[found.operator]:
+            if self.takes(found.operator):
                 self.forward(found.operator, mlp, _modules.mlp_forward, found, self.recompute)
         elif _equal.is_a_gated_mlp(mlp):
             self.report.leave(f"the MLP: {type(mlp).__name__}{_activation(mlp)} has another gate than tigon's")
@@ -160,6 +179,8 @@ class _Applying:
         if not self.on["moe"] or not _equal.is_experts(experts):
             return
         found = _equal.swiglu_experts(experts)
+        if found is not None and not self.takes("moe"):
+            return
         if found is not None:
             self.forward("moe", experts, _modules.experts_forward, found)
         else:
@@ -169,9 +190,12 @@ class _Applying:
         if self.family.attention is not None:
             self.report.leave(f"attention: {self.family.attention}")
             return
+        own = not has_kernel("attention", self.device)
+        if own:  # by tigon's masks: transformers' hide that they are causal from torch.compile
+            self.report.leave(f"attention: PyTorch's own on {self.device.upper()}")
         _attention.register()
         before = self.text._attn_implementation
-        if before not in ("sdpa", "eager", _attention.NAME):
+        if before not in (("sdpa", _attention.NAME) if own else ("sdpa", "eager", _attention.NAME)):
             self.report.leave(f"attention: the model was built with attn_implementation='{before}'")
             return
         # Copies, because other models may have been built from the same config. The model keeps them when it is
@@ -185,7 +209,8 @@ class _Applying:
         self.plain_positions()
         for module in modules:
             if self.is_of_text(module) and _attention.is_attention(module):
-                self.report.count("attention")
+                if not own:
+                    self.report.count("attention")
             elif _attention.is_attention(module):
                 self.report.leave(f"attention: {type(module).__name__} is not of the language model")
 
@@ -198,7 +223,7 @@ class _Applying:
 
     def linears(self, modules) -> None:
         for layer in modules:
-            if type(layer) is not nn.Linear or min(layer.weight.shape) < 16:
+            if type(layer) is not nn.Linear or min(layer.weight.shape) < 16 or not self.takes("linear"):
                 continue
             outputs, inputs = layer.weight.shape
             if self.on["linear"] == "auto" and not linear_is_faster(inputs, outputs, layer.weight.dtype):
@@ -218,10 +243,10 @@ class _Applying:
             self.report.leave("cross_entropy: the model has a loss function of its own")
             return
         path = next((name for name, module in self.model.named_modules() if module is head), None)
-        if self.on["fused_linear_cross_entropy"] and self.logits_fit(path):
+        if self.takes("fused_linear_cross_entropy") and self.logits_fit(path):
             make = _causal_lm.loss_forward, type(self.model), path, self.skip_logits, self.family
             self.forward("fused_linear_cross_entropy", self.model, *make)
-        if self.on["cross_entropy"]:
+        if self.takes("cross_entropy"):
             put(self.model, "_loss_function", _causal_lm.causal_lm_loss)
             self.report.count("cross_entropy")
 
@@ -258,16 +283,16 @@ def apply(model, *, skip_logits: bool | None = None, recompute: bool = True, **s
     Returns what was replaced and what was left, which is also logged. A second call replaces the first.
     Whatever a module of the model computes otherwise than tigon's operators stays as it is: each class is compared on
     small random numbers, once a process.
+    The device of the parameters decides which kernels there are: move a model first. Parameters on the CPU and on CUDA
+    are refused.
     Raises ValueError for a model of a type that it does not know, ImportError for a transformers older than 5.21.
     """
     outer, model = model, _unwrap(model)
     family, on = _family_of(model), _switches(switches)
     refuse_partitioned(model)
-    devices = {p.device.type for p in model.parameters()} - {"cpu", "meta"}
-    if devices:
-        raise ValueError(f"tigon_torch.apply: the model is on {', '.join(sorted(devices))}; tigon computes on the CPU")
+    device = _device_of(model)
     revert(model)  # and one inside it that was patched when it was built
-    work = _Applying(model, family, on, skip_logits, recompute)
+    work = _Applying(model, family, on, skip_logits, recompute, device)
     try:
         work.run()
     except BaseException:

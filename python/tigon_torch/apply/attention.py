@@ -14,6 +14,7 @@ import sys
 import torch
 
 from .. import ops
+from ..devices import runs
 from .equal import is_of_transformers
 from .patch import say_once
 from .rebound import innermost
@@ -96,8 +97,8 @@ def _why_not(module, query, key, value, mask, dropout, kwargs) -> str | None:
         return "attention whose weights are requested is transformers' own"
     if any(kwargs.get(name) is not None for name in ("position_bias", "head_mask")):
         return "attention with a bias or a mask of heads is transformers' own"
-    if query.device.type != "cpu":
-        return "attention on another device than the CPU is transformers' own"
+    if not runs("attention", query):
+        return f"attention on {query.device.type} is transformers' own"
     if value.shape[-1] != query.shape[-1]:
         return "attention whose values are wider or narrower than its keys is transformers' own"
     if not query.dtype == key.dtype == value.dtype:
@@ -108,6 +109,8 @@ def _why_not(module, query, key, value, mask, dropout, kwargs) -> str | None:
 def attention_forward(module, query, key, value, attention_mask, dropout: float = 0.0, scaling: float | None = None,
                       softcap: float | None = None, s_aux: torch.Tensor | None = None, **kwargs):
     """As transformers calls it: query [batch, heads, queries, d] -> ([batch, queries, heads, d], None)."""
+    if query.is_cuda and not runs("attention", query):
+        return _original(module, query, key, value, attention_mask, dropout, scaling, softcap, s_aux, **kwargs)
     why = _why_not(module, query, key, value, attention_mask, dropout, kwargs)
     if why is not None:
         say_once(f"tigon_torch: {why}")
@@ -204,9 +207,9 @@ def attention_mask(batch_size, q_length, kv_length, q_offset=0, kv_offset=0, mas
 
 
 def plain_positions(masks: str | None, cls: type):
-    """The forward of a model without a head, for torch.compile. Without a cache transformers looks for packed
-    sequences, and compiled it makes a mask for them in any case. Where the caller gave neither mask nor positions,
-    there are none. `masks`: how the family keeps them (families.py): None, one, "config", one with the config's
+    """The forward of a model without a head, for torch.compile and CUDA. Without a cache transformers looks for packed
+    sequences, for which it waits for a GPU; compiled, and in a CUDA graph, it makes a mask for them in any case. Where
+    the caller gave neither mask nor positions, there are none. `masks`: how the family keeps them (families.py): None, one, "config", one with the config's
     window if it has one, or "layers", one for each type of layers."""
 
     def window_of(config):
@@ -219,7 +222,9 @@ def plain_positions(masks: str | None, cls: type):
         given = any(kwargs.get(name) is not None for name in names)
         config, use_cache = model.config, kwargs.get("use_cache")
         use_cache = getattr(config, "use_cache", False) if use_cache is None else use_cache
-        if given or len(args) > 1 or use_cache or not torch.compiler.is_compiling():
+        if given or len(args) > 1 or use_cache:
+            return False
+        if not torch.compiler.is_compiling() and model.device.type != "cuda":
             return False
         if config._attn_implementation != NAME or not getattr(config, "is_causal", True):
             return False

@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from .. import ops
+from ..devices import autocast_type, runs, without_autocast
 from .patch import say_once
 from .sharded import class_of, has_hooks, is_sharded, run_inside
 
@@ -58,11 +59,11 @@ def fused_loss(head, hidden, labels, softcap=None, num_items_in_batch=None, igno
     target = _shifted(labels, kwargs, ignore_index)
     hidden = hidden.reshape(-1, hidden.shape[-1])
     weight, bias = head.weight, head.bias
-    if torch.is_autocast_enabled("cpu"):
-        to = torch.get_autocast_dtype("cpu")
+    to = autocast_type(hidden)
+    if to is not None:
         hidden, weight, bias = hidden.to(to), weight.to(to), None if bias is None else bias.to(to)
     reduction = "mean" if num_items_in_batch is None else "sum"
-    with torch.autocast("cpu", enabled=False):
+    with without_autocast(hidden):
         made = ops.fused_linear_cross_entropy(hidden, weight, target.reshape(-1), bias=bias, ignore_index=ignore_index,
                                               softcap=softcap, reduction=reduction, token_scaling=token_scaling,
                                               **metrics._asdict())
@@ -126,8 +127,8 @@ class _Run:
     def _why_not(self, hidden) -> str | None:
         head = self.real_head
         # What is gathered comes in the type of its policy.
-        fits = hidden.dtype == head.weight.dtype or is_sharded(head) or torch.is_autocast_enabled("cpu")
-        if hidden.device.type != "cpu" or not fits:
+        fits = hidden.dtype == head.weight.dtype or is_sharded(head) or autocast_type(hidden) is not None
+        if not fits or hidden.device != head.weight.device or not runs("fused_linear_cross_entropy", hidden):
             return "the hidden states have another type or device than the head, so logits are made"
         if self.target.numel() != hidden.numel() // hidden.shape[-1]:
             return "there are not as many labels as hidden states, so logits are made"

@@ -11,22 +11,19 @@ import torch
 import torch.nn.functional as F
 
 from .. import ops
+from ..devices import autocast_type, runs
 from .recompute import instead_of
 
 
-def _on_cpu(x: torch.Tensor) -> bool:
-    return x.device.type == "cpu"
-
-
-def _norm_fits(norm, x: torch.Tensor) -> bool:
+def _norm_fits(op: str, norm, x: torch.Tensor) -> bool:
     # Llama's norm of another type than its weight's returns the wider of the two.
     weight = getattr(norm, "weight", None)
-    return _on_cpu(x) and (weight is None or x.dtype == weight.dtype)
+    return runs(op, x) and (weight is None or x.dtype == weight.dtype)
 
 
 def rms_norm_forward(eps: float, offset: float, casting: str):
     def forward(self, hidden_states):
-        if not _norm_fits(self, hidden_states):
+        if not _norm_fits("rms_norm", self, hidden_states):
             return type(self).forward(self, hidden_states)
         return ops.rms_norm(hidden_states, getattr(self, "weight", None), eps, offset, casting)
 
@@ -35,7 +32,7 @@ def rms_norm_forward(eps: float, offset: float, casting: str):
 
 def layer_norm_forward(offset: float):
     def forward(self, input):
-        if not _norm_fits(self, input) or torch.is_autocast_enabled("cpu"):
+        if not _norm_fits("layer_norm", self, input) or autocast_type(input) is not None:
             return type(self).forward(self, input)
         return ops.layer_norm(input, self.weight + offset if offset else self.weight, self.bias, self.eps)
 
@@ -44,14 +41,14 @@ def layer_norm_forward(offset: float):
 
 def _made_by(norm, x, recompute: bool, facts, result):
     """The context in which the norm of x is not kept, if the norm is tigon's, with these facts."""
-    tigons = recompute and facts is not None and norm.__dict__.get("forward") is not None and _norm_fits(norm, x)
+    tigons = recompute and facts is not None and norm.__dict__.get("forward") is not None and _norm_fits("rms_norm", norm, x)
     return instead_of(tigons, result, lambda x, weight: ops.rms_norm(x, weight, *facts), x, norm.weight)
 
 
 def add_and_norm(x, residual, norm, facts):
     """(norm(x + residual), x + residual)"""
     hooked = norm._forward_hooks or norm._forward_pre_hooks
-    if not _norm_fits(norm, x) or residual.dtype != x.dtype or hooked:
+    if not _norm_fits("fused_add_rms_norm", norm, x) or residual.dtype != x.dtype or hooked:
         total = residual + x
         return norm(total), total
     return ops.fused_add_rms_norm(x, residual, norm.weight, *facts)
@@ -123,8 +120,8 @@ def experts_forward(experts):
     """Of equal.Experts."""
 
     def forward(self, hidden_states, top_k_index, top_k_weights):
-        mixed = hidden_states.dtype != self.gate_up_proj.dtype or torch.is_autocast_enabled("cpu")
-        if mixed or not _on_cpu(hidden_states):
+        mixed = hidden_states.dtype != self.gate_up_proj.dtype or autocast_type(hidden_states) is not None
+        if mixed or not runs("moe", hidden_states):
             return type(self).forward(self, hidden_states, top_k_index, top_k_weights)
         return ops.moe(hidden_states, self.gate_up_proj, self.down_proj, top_k_index, top_k_weights,
                        limit=experts.limit)
@@ -136,7 +133,7 @@ def linear_forward():
     def forward(self, x):
         # A few rows are a product of a matrix and a vector, which waits for the weights whoever computes it.
         rows = x.numel() // max(1, x.shape[-1])
-        if rows < 16 or not _on_cpu(x) or x.dtype != self.weight.dtype or torch.is_autocast_enabled("cpu"):
+        if rows < 16 or not runs("linear", x) or x.dtype != self.weight.dtype or autocast_type(x) is not None:
             return F.linear(x, self.weight, self.bias)
         return ops.linear(x, self.weight, self.bias)
 

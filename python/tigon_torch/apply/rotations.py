@@ -9,6 +9,7 @@ import typing
 import torch
 
 from .. import ops
+from ..devices import runs
 from .equal import same
 from .rebound import innermost, with_names
 
@@ -50,9 +51,9 @@ class Rotation:
         return _turned(self.ours(*_turned(heads, (1, 2)), *tables), (1, 2))
 
     def fits(self, tensors) -> bool:
-        """Whether tigon rotates these: all of one type, on the CPU."""
+        """Whether tigon rotates these: all of one type, where tigon's rope runs."""
         q, table = tensors[0], tensors[-1]
-        if any(t.device.type != "cpu" for t in tensors) or any(t.dtype != q.dtype for t in tensors[: self.heads]):
+        if not all(runs("rope", t) for t in tensors) or any(t.dtype != q.dtype for t in tensors[: self.heads]):
             return False
         dims = ((3, 4), (2,)) if self.patches else ((4,), (2, 3))
         return table.dtype in (q.dtype, _COMPLEX.get(q.dtype)) and q.dim() in dims[0] and table.dim() in dims[1]

@@ -1,6 +1,6 @@
 """Functions over torch.ops.tigon, with autograd, fake implementations for torch.compile, and autocast.
 
-Tensors are on the CPU, f32, bf16, f16 or f64. f16 in operators that are not compiled for it (docs/torch.md has which)
+Tensors are on the CPU, or on CUDA where an operator has a kernel for it (tigon_torch.backends() says which); f32, bf16, f16 or f64. f16 in operators that are not compiled for it (docs/torch.md has which)
 is computed in f32 and rounded once; so is every operator on a CPU without AVX2 and F16C. Inputs may have strides: what
 lies in rows of one distance, or heads whose elements lie one by one, is not copied. Weights of norms, tables of rope
 and biases may have any of the element types (f64 only beside f64). A parameter that does not require a gradient gets

@@ -3,6 +3,7 @@ import torch
 
 from ..arguments import refuse
 from ..declared import type_of_sums as _sums
+from ..devices import autocast_type
 
 _ops = torch.ops.tigon
 _CASTING = {"llama": 0, "gemma": 1, "none": 2}
@@ -17,8 +18,8 @@ def _half(x):
 
 
 def _unknown_half(x):
-    """The same of an operator that is, on a CPU with f16."""
-    return x.dtype == torch.float16 and not _HAS_F16
+    """The same of an operator that is, on a GPU or a CPU with f16."""
+    return x.dtype == torch.float16 and not _HAS_F16 and not x.is_cuda
 
 
 def _wide(t):
@@ -63,10 +64,11 @@ def _promoted(a, b):
 
 
 def _autocast(*tensors):
-    """The tensors in autocast's type where it is on for the CPU, as torch's own matrix products are called."""
-    if not torch.is_autocast_enabled("cpu"):
+    """The tensors in autocast's type where it is on for the first one's device, as torch's own matrix products are
+    called."""
+    to = autocast_type(tensors[0])
+    if to is None:
         return tensors
-    to = torch.get_autocast_dtype("cpu")
     return tuple(t if t is None or t.dtype == torch.float64 or not t.is_floating_point() else t.to(to) for t in tensors)
 
 

@@ -1,0 +1,82 @@
+// What a call on CUDA runs on: the current stream and memory of PyTorch's allocator, and the kernels of the library for CUDA,
+// a table for each element type. Tests compile them with a C++ compiler against a model of a GPU, whose memory is the host's
+// (TIGON_TORCH_CUDA_MODEL).
+#if !TIGON_TORCH_CUDA_MODEL
+#include <cuda_runtime_api.h>
+#endif
+
+#include "tensors.hpp"
+#include "tigon_torch_cuda_types.hpp"  // TIGON_TORCH_CUDA_TYPES(t): t(name) for each element type that it was built with
+
+#define TIGON_TORCH_TABLE(name) extern "C" const tigon_torch::kernel_table* tigon_torch_cuda_##name();
+TIGON_TORCH_CUDA_TYPES(TIGON_TORCH_TABLE)
+#undef TIGON_TORCH_TABLE
+
+namespace tigon_torch {
+namespace {
+
+/// Null for an element type that the library was built without.
+const kernel_table* table_for(type of) {
+  switch (of) {
+#define TIGON_TORCH_TABLE(name) \
+  case type::name: return tigon_torch_cuda_##name();
+    TIGON_TORCH_CUDA_TYPES(TIGON_TORCH_TABLE)
+#undef TIGON_TORCH_TABLE
+    default: return nullptr;
+  }
+}
+
+/// The names of the declared operators that there are; the others are in PyTorch's dispatcher.
+std::string names_of_declared() {
+  std::string all;
+  for (const declared_operators& some : any_table().declared)
+    for (std::size_t i = 0; i < some.count; ++i)
+      if (some.first[i].run != nullptr) all += (all.empty() ? "" : " ") + std::string(some.first[i].name);
+  return all;
+}
+
+}  // namespace
+
+bool is_here(const Tensor& t) { return TIGON_TORCH_CUDA_MODEL ? t.is_cpu() : t.is_cuda(); }
+void prepare(const Tensor&) {}
+
+call::call(const Tensor& on) : on_(on) {
+#if !TIGON_TORCH_CUDA_MODEL
+  const auto device = on.get_device_index();
+  guard_.emplace(device);  // of PyTorch's; this library has a CUDA runtime of its own
+  if (const cudaError_t error = cudaSetDevice(device); error != cudaSuccess)
+    throw std::runtime_error(std::string("tigon: cuda: the device of a tensor: ") + cudaGetErrorString(error));
+  STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_get_current_cuda_stream(device, &host_.stream));
+#endif
+  host_.scratch = [](void* of, std::size_t bytes) { return static_cast<call*>(of)->scratch(bytes); };
+  host_.memory = this;
+}
+call::~call() = default;
+
+/// The allocator gives it away again in the order of the stream.
+void* call::scratch(std::size_t bytes) {
+  memory_.push_back(torch::stable::new_empty(on_, {static_cast<int64_t>(bytes)}, ScalarType::Byte));
+  return memory_.back().data_ptr();
+}
+
+bool has_f16() { return table_for(type::f16) != nullptr; }
+
+const kernel_table& table(std::string_view op, type of) {
+  const kernel_table* const found = table_for(of);
+  if (found == nullptr) fail(std::string(op), "the library for CUDA was built without the first tensor's element type");
+  return *found;
+}
+const kernel_table& any_table() {
+#define TIGON_TORCH_TABLE(name) \
+  if (const auto* const found = table_for(type::name)) return *found;
+  TIGON_TORCH_CUDA_TYPES(TIGON_TORCH_TABLE)
+#undef TIGON_TORCH_TABLE
+  throw std::runtime_error("tigon: the library for CUDA was built without element types");
+}
+
+}  // namespace tigon_torch
+
+STABLE_TORCH_LIBRARY_FRAGMENT(tigon, m) { m.def("declared_on_cuda() -> str"); }
+STABLE_TORCH_LIBRARY_IMPL(tigon, CompositeExplicitAutograd, m) {
+  m.impl("declared_on_cuda", TORCH_BOX(&tigon_torch::names_of_declared));
+}
