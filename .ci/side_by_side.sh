@@ -1,4 +1,4 @@
-# For .ci/run and .ci/compilers, which source it: steps, functions that run side by side, and what both compile.
+# Steps and functions that run side by side. For .ci/run and .ci/compilers, which source it.
 step() { printf '\n== %s (%d s)\n' "$1" "$SECONDS"; }
 
 smoke=$(mktemp -d)

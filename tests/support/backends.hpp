@@ -77,22 +77,17 @@ using every_product_pair = decltype(as_types(all_pairs{} + with_element<bfloat16
 using other_engines =
     list<on<one_vector_a_step<backends::eigen>, float16>, on<one_vector_a_step<backends::xsimd>, double> >;
 
-/// Single numbers in f64, and the default's lanes in f32 and bf16; with TIGON_TESTS_ENGINES every engine and every type,
-/// and f64 where lanes are many. An operator is a template over both: what a pair alone can break are loads, stores and
-/// lanes, and those are tested for all pairs in tests/simd; and golden values are compared on every engine in f32, and in
-/// bf16 on single numbers, the default's lanes and tiles.
-using every_pair =
-    decltype(as_types(list<on<single_numbers, double>, on<usual_backend, float>, on<usual_backend, bfloat16> >{} +
-                      if_engines<other_engines>{}));
+/// Single numbers in f64, and the default's lanes in f32; with TIGON_TESTS_ENGINES bf16, every engine and every type, and f64
+/// where lanes are many. An operator is a template over both: what a pair alone can break are loads, stores and lanes. Those
+/// are tested for all pairs in tests/simd; bf16 on the default's lanes by golden values and by tests/fuzz.
+using every_pair = decltype(as_types(list<on<single_numbers, double>, on<usual_backend, float> >{} +
+                                     if_engines<list<on<usual_backend, bfloat16> > >{} + if_engines<other_engines>{}));
 
 /// For operators with products inside, which a child of highway overrides.
-#if defined(TIGON_TESTS_ENGINES)
 using bf16_backends = decltype(list<backends::highway>{} + dot_backends{} + onednn_backends{});
-#else
-using bf16_backends = list<bf16_backend>;
-#endif
-using every_product_pair = decltype(as_types(list<on<single_numbers, double>, on<usual_backend, float> >{} +
-                                             if_engines<other_engines>{} + with_element<bfloat16>(bf16_backends{})));
+using every_product_pair =
+    decltype(as_types(list<on<single_numbers, double>, on<usual_backend, float> >{} + if_engines<other_engines>{} +
+                      if_engines<decltype(with_element<bfloat16>(bf16_backends{}))>{}));
 
 #endif
 

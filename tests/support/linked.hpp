@@ -118,6 +118,11 @@ struct kernel<Op, test::linked<B>> : kernel_for<Op, B> {
   }
 };
 
+namespace detail {
+template <class Op, class B>
+struct kernel_owner<Op, test::linked<B>> : kernel_owner<Op, provider_t<Op, B>> {};
+}  // namespace detail
+
 namespace backends {
 inline namespace TIGON_ABI {
 /// The default of programs that link kernels: a default is named and not an alias, so that headers can declare it.

@@ -16,7 +16,7 @@ namespace tigon::test {
 #if defined(TIGON_CONFORMANCE_BACKEND) || defined(TIGON_TESTS_ALL_PAIRS)
 using mhc_pairs = every_product_pair;
 #else
-using mhc_pairs = with_engines<list<on<single_numbers, double>, on<usual_backend, float>, on<usual_backend, bfloat16> >,
+using mhc_pairs = with_engines<list<on<single_numbers, double>, on<usual_backend, float> >, on<usual_backend, bfloat16>,
                                on<backends::eigen, float16> >;
 #endif
 

@@ -160,6 +160,12 @@ template <class Op, class B>
 using kernel_for = kernel<Op, provider_t<Op, B>>;
 
 namespace detail {
+/// Whose kernel a provider runs: its own, but for one that passes all calls of Op on.
+template <class Op, class Provider>
+struct kernel_owner : std::type_identity<Provider> {};
+template <class Op, class B, class Owner>
+inline constexpr bool runs_kernel_of = std::same_as<typename kernel_owner<Op, provider_t<Op, B>>::type, Owner>;
+
 template <class Overrides>
 inline constexpr bool products_at_most =
     std::same_as<Overrides, op_list<>> || std::same_as<Overrides, op_list<op::gemm>>;

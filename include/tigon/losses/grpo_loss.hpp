@@ -172,7 +172,7 @@ void grpo_loss_at_once(matrix_view<const T> logits, const policy_call<A>& call, 
   auto* sequences = frame.template take<policy_sequence>(at.batch);
   const policy<A> losses(batch, opt, at, own);
   select_columns(name, at, batch.ids, batch.mask, logits.cols, column, losses.padded());
-  constexpr bool generic_rows = std::same_as<provider_t<op::selective_log_softmax, B>, backends::generic>;
+  constexpr bool generic_rows = runs_kernel_of<op::selective_log_softmax, B, backends::generic>;
   if constexpr (generic_rows && requires { &K::template forward_backward<B, T>; })
     if (losses.by_token()) {
       double* logp = frame.template take<double>(logits.rows);

@@ -27,7 +27,7 @@ template <class B, layer_types T, class... Ops>
 inline constexpr bool few_rows_in_f64 =
     has_products_of_library<B> && std::same_as<input_t<T>, float> && std::same_as<weight_t<T>, float> &&
     std::same_as<weight_gradient_t<T>, float> && B::info.devices.contains(device::cpu) &&
-    (std::same_as<provider_t<Ops, B>, backends::generic> && ...);
+    (runs_kernel_of<Ops, B, backends::generic> && ...);
 
 template <layer_types T>
 linear_layer<in_f64<T>> layer_in_f64(const linear_layer<T>& layer) {

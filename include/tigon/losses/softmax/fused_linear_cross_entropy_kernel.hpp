@@ -13,8 +13,8 @@ namespace detail {
 inline namespace TIGON_ABI {
 /// Whether this header makes the tiles of a backend; a kernel of a backend's own takes whole rows of logits.
 template <class B>
-inline constexpr bool tiled_backend = B::chunk.rule == chunk_rule::stream &&
-                                      std::same_as<provider_t<op::fused_linear_cross_entropy, B>, backends::generic>;
+inline constexpr bool tiled_backend =
+    B::chunk.rule == chunk_rule::stream && runs_kernel_of<op::fused_linear_cross_entropy, B, backends::generic>;
 
 /// Rows of a chunk or a tile.
 template <class B, class A>
