@@ -144,7 +144,7 @@ def run_shell(block, compiler):
             before = subprocess.run(["sh", "-ec", block.hidden], cwd=folder, capture_output=True, text=True)
             if before.returncode != 0:
                 return before
-        return subprocess.run(["sh", "-ec", block.code], cwd=folder, capture_output=True, text=True, timeout=250,
+        return subprocess.run(["sh", "-ec", block.code], cwd=folder, capture_output=True, text=True, timeout=600,
                               env={**os.environ, "PATH": tools + os.pathsep + os.environ["PATH"]})
 
 
@@ -173,7 +173,7 @@ def check(program, compiler):
             try:
                 result = run_shell(block, compiler)
             except subprocess.TimeoutExpired:
-                fail(block, "the commands take more than four minutes; say why they are not run")
+                fail(block, "the commands take more than ten minutes; say why they are not run")
                 continue
             if result.returncode != 0:
                 fail(block, f"the commands ended with {result.returncode}: {result.stdout}{result.stderr}")
