@@ -330,15 +330,20 @@ def main():
 
     library, wanted = sys.argv[1], sys.argv[2:]
     print(torch.cuda.get_device_name(), "torch", torch.__version__)
-    bench = Bench(library)
+    bench, failed = Bench(library), []
     for operator in OPERATORS + peers_rows.OPERATORS:
         if not wanted or operator.__name__ in wanted:
-            operator(bench)
+            try:
+                operator(bench)
+            except Exception as problem:  # the others are measured
+                failed.append(operator.__name__)
+                print(f"FAILED {operator.__name__}: {problem!r}"[:400], flush=True)
             torch.cuda.empty_cache()
     with open(os.path.join(os.environ.get("OUT", "."), "peers.csv"), "w", newline="") as f:
         writer = csv.DictWriter(f, bench.rows[0])
         writer.writeheader()
         writer.writerows(bench.rows)
+    sys.exit(f"failed: {', '.join(failed)}" if failed else 0)
 
 
 if __name__ == "__main__":

@@ -132,7 +132,9 @@ double adamw_call(const char* op, std::span<const P> list, const adamw_options& 
   ctx.workspace().expect(op, adamw_workspace(list.size(), elements));
   using kernels = kernel_for<op::adamw, B>;
   if constexpr (!host_memory<B>) {
-    expect_adamw_parameters(op, list, opt, default_context());
+    context& host = default_context();  // the checks loop on it
+    host.workspace().expect(op, adamw_workspace(list.size(), elements));
+    expect_adamw_parameters(op, list, opt, host);
     if (known == nullptr || *known <= std::numeric_limits<double>::max() || !opt.skip_non_finite)
       kernels::template forward<B>(list, known, opt, ctx);
     return known != nullptr ? *known : std::numeric_limits<double>::quiet_NaN();
