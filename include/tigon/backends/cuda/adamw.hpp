@@ -145,7 +145,7 @@ template <>
 struct kernel<op::adamw, backends::cuda> {
   using forward_only = void;
 
-  /// A step; with a norm that the caller knows, or with that of the gradients, if options request one.
+  /// A step; with a norm that the caller knows, or with that of the gradients, if options ask for one.
   template <backend B, class P>
   static void forward(std::span<const P> list, const double* known, const adamw_options& opt, context& ctx) {
     using A = accumulator_t<typename P::weight>;
