@@ -28,6 +28,8 @@ import sys
 import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
+# What a test does not run unasked: it changes the system, or takes minutes.
+INSTALLS = r"\b(apt(-get)?|brew|cmake|conan|conda|ctest|dnf|mpirun|ninja|nvcc|pip|vcpkg)\b"
 ELSEWHERE = {"docs/interop.md"}  # its programs: ctest's examples.document.interop, with the C library
 
 
@@ -168,6 +170,8 @@ def check(program, compiler):
             left_out += 1
             if len(str(block.left_out)) < 10 and block.left_out is not True:
                 fail(block, "says too little about why it is not run")
+        elif block.language == "sh" and (name := re.search(INSTALLS, block.code)):
+            fail(block, f"runs {name[0]}, which installs or builds for minutes; say why it is not run")
         elif block.language == "sh":
             ran += 1
             try:
