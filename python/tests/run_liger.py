@@ -23,7 +23,7 @@ EXPECTED = [
     (r"test_modulated_rms_norm.py::test_correctness\[.*dtype1", ROUNDING),
     (r"test_layer_norm.py::test_liger_layer_norm\[dtype1", ROUNDING),
     (r"test_poly_norm.py::test_correctness\[dtype1", ROUNDING),
-    (r"test_geglu.py::test_correctness\[dtype1", ROUNDING),
+    (r"test_geglu.py::test_correctness\[dtype1", "the reference misses this bound against f64 as often as tigon does"),
     (r"test_fused_linear_kl_div.py::test_amp\[autocast_dtype0", ROUNDING),
     (r"test_group_norm.py::test_liger_group_norm\[dtype0-.*-16-48-12-8192", "sums of 131072 numbers by PyTorch in f32 are "
                                                                         "further from f64 than tigon's"),
@@ -34,12 +34,13 @@ EXPECTED = [
     (r"hard_loss_computed_only_when_used|skips_frozen_params", "looks for calls inside Liger's own code"),
     (r"sequence_level_rejects_unsupported|test_ref_per_token_logps_preferred|test_shape_validation",
      "another sentence, or a warning that tigon does not give"),
-    (r"test_fused_linear_kl_div.py::test_invalid_reduction|test_mhc_coeffs_disallow_fp32",
+    (r"test_fused_linear_kl_div.py::test_invalid_reduction|test_mhc_coeffs_disallow_fp32|test_misaligned_intermediate_size",
      "refused by Liger alone: tigon has it"),
+    (r"test_grpo_loss.py::test_functional_correctness", "calls by the order of an older release: flags where temperatures are"),
     (r"dtensor", "needs eight GPUs (marked by Liger)"),
 ]
 # Left out without --long: shapes of seconds on a GPU, and of minutes and gigabytes here.
-LARGE = "32000 or 131072 or 128256 or 151936 or 1024-4096 or 1024-8192 or dtensor"
+LARGE = "8192-32-8 or 32000 or 131072 or 128256 or 151936 or 1024-4096 or 1024-8192 or dtensor"
 INIT = """import tigon_torch.liger
 import liger_kernel.utils
 liger_kernel.utils.infer_comm_backend = lambda: "gloo"

@@ -14,6 +14,8 @@ pytest.importorskip("liger_kernel")
 try:
     import tigon_torch.liger as shim
 except ImportError as error:
+    if "expected one of" not in str(error):  # a version that the shim does not know
+        raise
     pytest.skip(str(error), allow_module_level=True)
 
 import liger_kernel.functional

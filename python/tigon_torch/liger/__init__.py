@@ -30,6 +30,7 @@ if _version() not in KNOWN:
 
 from liger_kernel.backends import Capability, register_impl  # noqa: E402
 
+from .. import devices  # noqa: E402
 from . import chunked  # noqa: E402, F401
 from .functions import FUNCTIONS, IMPLEMENTATIONS, log_probs_of_ids  # noqa: E402
 
@@ -42,8 +43,7 @@ _HOLDERS = ("liger_kernel.functional", "liger_kernel.transformers", "liger_kerne
 
 def on_gpu(operators) -> bool:
     """Whether this package has these operators for NVIDIA's GPUs."""
-    has = torch._C._dispatch_has_kernel_for_dispatch_key
-    return torch.cuda.is_available() and all(has(f"tigon::{name}", "CUDA") for name in operators)
+    return torch.cuda.is_available() and all(devices.has_kernel(name, "cuda") for name in operators)
 
 
 class _On(Capability):

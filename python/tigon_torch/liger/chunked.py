@@ -129,9 +129,9 @@ def grpo(_input, weight, selected_token_ids, attention_mask, advantages, bias=No
     loss, results = ops.fused_linear_grpo(
         _input, weight, selected_token_ids, advantages.float(), bias, old_per_token_logps, mask=mask,
         sampling_ratio=vllm_is_ratio, type=loss_type, level=importance_sampling_level, luspo_reduction="padded",
-        bias_corrected_kl=use_bias_correction_kl, temperature=float(temperature), beta=penalty, epsilon_low=epsilon_low,
+        bias_corrected_kl=use_bias_correction_kl, temperature=temperature, beta=penalty, epsilon_low=epsilon_low,
         epsilon_high=epsilon_high, delta=delta, tau_positive=sapo_temperature_pos, tau_negative=sapo_temperature_neg,
         k_positive=vespo_k_pos, lambda_positive=vespo_lambda_pos, k_negative=vespo_k_neg,
         lambda_negative=vespo_lambda_neg, metrics=True, **reference)
-    kl = () if beta == 0.0 else (results.get("kl", torch.zeros(())),)
+    kl = () if beta == 0.0 else (results.get("kl", torch.zeros((), device=loss.device)),)
     return loss, (*kl, results["clipped"])

@@ -285,7 +285,7 @@ def grpo_loss(logits, old_logp, ref_logp, completion_ids, advantages, completion
               importance_sampling_level="token", sapo_temperature_pos=1.0, sapo_temperature_neg=1.05,
               vllm_is_ratio=None, delta=None, use_bias_correction_kl=False, num_items_in_batch=None, phi_seq=None):
     ids = completion_ids[:, -(logits.shape[1] - 1):]
-    mask = torch.ones(ids.shape) if completion_mask is None else completion_mask.float()
+    mask = torch.ones(ids.shape, device=ids.device) if completion_mask is None else completion_mask.float()
     if beta != 0.0 and ref_logp is None:
         refuse("GrpoLossFunction", "ref_logp", None, "a tensor, as beta is not 0")
     if phi_seq is not None:
