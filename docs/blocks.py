@@ -28,6 +28,8 @@ import sys
 import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
+# What a test does not run unasked: it changes the system, or takes minutes.
+INSTALLS = r"\b(apt(-get)?|brew|cmake|conan|conda|ctest|dnf|mpirun|ninja|nvcc|pip|vcpkg)\b"
 ELSEWHERE = {"docs/interop.md"}  # its programs: ctest's examples.document.interop, with the C library
 
 
@@ -144,7 +146,7 @@ def run_shell(block, compiler):
             before = subprocess.run(["sh", "-ec", block.hidden], cwd=folder, capture_output=True, text=True)
             if before.returncode != 0:
                 return before
-        return subprocess.run(["sh", "-ec", block.code], cwd=folder, capture_output=True, text=True, timeout=250,
+        return subprocess.run(["sh", "-ec", block.code], cwd=folder, capture_output=True, text=True, timeout=600,
                               env={**os.environ, "PATH": tools + os.pathsep + os.environ["PATH"]})
 
 
@@ -168,12 +170,14 @@ def check(program, compiler):
             left_out += 1
             if len(str(block.left_out)) < 10 and block.left_out is not True:
                 fail(block, "says too little about why it is not run")
+        elif block.language == "sh" and (name := re.search(INSTALLS, block.code)):
+            fail(block, f"runs {name[0]}, which installs or builds for minutes; say why it is not run")
         elif block.language == "sh":
             ran += 1
             try:
                 result = run_shell(block, compiler)
             except subprocess.TimeoutExpired:
-                fail(block, "the commands take more than four minutes; say why they are not run")
+                fail(block, "the commands take more than ten minutes; say why they are not run")
                 continue
             if result.returncode != 0:
                 fail(block, f"the commands ended with {result.returncode}: {result.stdout}{result.stderr}")

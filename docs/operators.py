@@ -205,7 +205,7 @@ def kernel_declarations(name):
         found = re.search(rf"^struct kernel<op::{name}, backends::generic>[^{{]*\{{\n(.*?)^\}};", file.read_text(), re.S | re.M)
         if found:
             seen, made = set(), []
-            for what in re.findall(r"(?:  template <[^\n]*>\n(?:    requires[^\n]*\n)?)?  (?:using saved = [^\n]*;|static (?:void|double) (?:forward|backward|step|norm)\([^{]*\{|"
+            for what in re.findall(r"(?:  template <[^\n]*>\n(?:    requires[^\n]*\n)?)?  (?:using saved = [^\n]*;|static (?:void|double|std::size_t) (?:forward|backward|step|norm)\([^{]*\{|"
                                    r"static constexpr bool forward_only[^\n]*;)", found[1]):
                 word = re.search(r"saved|forward_only|(?:forward|backward|step|norm)\(", what)[0]
                 if word not in seen:

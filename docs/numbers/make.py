@@ -92,9 +92,10 @@ def ci_scripts():
             if not re.match(r"# \S|[A-Z]", line) and not comment:
                 continue
             comment.append(line.removeprefix("# "))
-            if re.search(r"[.:](?=\s|$)", line):
+            if re.search(r"\.(?=\s|$)", line):
                 break
-        what = re.split(r"[.:](?=\s|$)", " ".join(comment))[0]
+        what = re.split(r"\.(?=\s|$)", " ".join(comment))[0]
+        what = re.sub(r"^What \.ci/run leaves[^:]*: (\w)", lambda m: m[1].upper(), what)
         made.append([f"`.ci/{r['script']}`", what, r["minutes"], r["when"]])
     return table(["script", "what it does", "minutes", "when"], made)
 

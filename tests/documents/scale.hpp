@@ -66,7 +66,8 @@ struct kernel<op::scale, backends::generic> {
 
 /// y from x and s.
 template <class B = default_backend, class T, parameter S>
-void scale_forward(in_matrix<T> x, const S& s, matrix_view<T> y, scale_options = {}, context& ctx = default_context<B>()) {
+void scale_forward(in_matrix<T> x, const S& s, matrix_view<T> y, scale_options = {},
+                   context& ctx = default_context<B>()) {
   static_assert(admits<B, T>());
   const in_vector<T> factors = as_in_vector<T>(s);
   arguments args("scale_forward");

@@ -65,6 +65,16 @@ namespace detail {
 /// What has elements, and neither rows nor columns: a std::vector, an array, a span.
 template <class R>
 concept range_of_elements = requires(R& r) { std::span(r); };
+
+/// The element type of an aggregate of views that is given ranges instead, for its deduction guide: a sentence.
+template <class... R>
+struct ranges_in_place_of_views {
+  static_assert(
+      sizeof...(R) == 0,
+      "tigon: the matrices of a layer and of gradients are views; expected tigon::matrix_view(data, rows, cols), "
+      "not a std::vector or another range in their place");
+  using type = float;
+};
 }  // namespace detail
 
 }  // namespace tigon

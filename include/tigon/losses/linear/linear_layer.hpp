@@ -95,6 +95,9 @@ struct linear_layer {
 template <class X>
 linear_layer(matrix_view<X>, in_matrix<std::remove_const_t<X>>, std::span<const std::remove_const_t<X>> = {},
              packed_weights<std::remove_const_t<X>> = {}) -> linear_layer<std::remove_const_t<X>>;
+template <class X, class W, class... R>
+  requires(detail::range_of_elements<X> || detail::range_of_elements<W>)
+linear_layer(const X&, const W&, const R&...) -> linear_layer<typename detail::ranges_in_place_of_views<X, W>::type>;
 
 /// Where the gradients of a linear layer go; one without memory is not computed.
 template <layer_types T>
@@ -109,6 +112,10 @@ struct linear_gradients {
 template <class T>
 linear_gradients(matrix_view<T>, std::type_identity_t<matrix_view<T>> = {}, std::type_identity_t<std::span<T>> = {},
                  gradient = {}) -> linear_gradients<T>;
+template <class X, class W, class... R>
+  requires(detail::range_of_elements<X> || detail::range_of_elements<W>)
+linear_gradients(const X&, const W&, const R&...)
+    -> linear_gradients<typename detail::ranges_in_place_of_views<X, W>::type>;
 
 /// The same of an earlier call, to be read.
 template <layer_types T>
