@@ -3,6 +3,7 @@
 // Behind it: it says how these are compiled.
 #include <array>
 #include <cstdint>
+#include <thread>
 #include <tigon/ops/adamw.hpp>
 #include <tigon/ops/embedding.hpp>
 #include <tigon/ops/llama4_rope.hpp>
@@ -176,6 +177,23 @@ TEST(cuda_tokens, adamw) {
   const auto run = steps<bfloat16, bfloat16>({.stochastic_rounding = true, .seed = 7});
   const auto wanted = p.on<generic>(run), got = p.on<cuda>(run);
   for (std::size_t k = 0; k < got.size(); ++k) EXPECT_LT(distance(got[k].second, wanted[k].second), 1e-4);
+}
+// Its checks loop on the host, in a workspace that is empty in a new thread.
+TEST(cuda_tokens, adamw_has_asked_for_the_memory_of_its_checks) {
+  problem<float> p({1, 1});
+  const auto call = steps<float, float>({.step = 3})(p);
+  std::string said;
+  std::thread([&] {
+    workspace scratch(gpu::memory(nullptr));
+    context ctx(serial(), scratch, gpu::queue(nullptr));
+    try {
+      call.template operator()<cuda>(ctx);
+      ctx.wait();
+    } catch (const error& e) {
+      said = e.what();
+    }
+  }).join();
+  EXPECT_EQ(said, "");
 }
 TEST(cuda_tokens, adamw_skips_what_is_not_finite) {
   problem<float> p({1, 1});

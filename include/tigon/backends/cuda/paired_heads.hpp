@@ -106,10 +106,11 @@ struct normed_heads {
     return g;
   }
   template <int P>
-  TIGON_DEVICE_INLINE void rotate(column_pairs<P, T>& c, std::size_t token, std::size_t j, A sign) const {
+  TIGON_DEVICE_INLINE void rotate(column_pairs<P, T>& c, const place& of, std::size_t j, A sign) const {
     if (!columns.rotated(j)) return;
     A cs[P], zs[P];
-    angles.template load<P>(token, j, cs, zs);
+    const auto narrow = [](std::size_t n) { return static_cast<unsigned>(n); };
+    angles.template load<P>(token_place{narrow(of.token), narrow(of.b), narrow(of.s)}, j, cs, zs);
     c.rotate(cs, zs, sign);
   }
 };

@@ -47,7 +47,7 @@ __global__ void __launch_bounds__(threads_of_heads)
     };
 #pragma unroll
     for (int k = 0; k < P; ++k) kept.u[k] = norm(kept.u[k], g.u[k]), kept.v[k] = norm(kept.v[k], g.v[k]);
-    all.rotate(kept, head.at.token, j, A(1));
+    all.rotate(kept, head.at, j, A(1));
     all.columns.store(kept, side.out.at(head.at.b, head.at.h, head.at.s), j);
   });
 }
@@ -63,7 +63,7 @@ TIGON_DEVICE_NOINLINE void head_in_f64(const normed_heads<T, W, U>& all, const n
   const T* const dy = side.dy.at(head.at.b, head.at.h, head.at.s);
   const auto gradient = [&](std::size_t j) {
     auto g = head.columns_of(dy, j);
-    all.rotate(g, head.at.token, j, A(-1));
+    all.rotate(g, head.at, j, A(-1));
     return g;
   };
   double sums[3] = {0, 0, 0};
@@ -159,7 +159,7 @@ struct head_gradient : head_thread<Lanes, P, Kept, T, W, U> {
       : thread(heads, of, i), dy(of.dy.at(this->at.b, this->at.h, this->at.s)) {}
   TIGON_DEVICE_INLINE void load(std::size_t j) {
     x = this->columns_of(this->from, j), g = this->columns_of(dy, j);
-    this->all.rotate(g, this->at.token, j, A(-1));
+    this->all.rotate(g, this->at, j, A(-1));
   }
   /// Sums of x^2, and of g (offset + w) x.
   TIGON_DEVICE_INLINE void reduce(A (&sums)[2]) {
@@ -303,7 +303,7 @@ struct kernel<op::qk_norm_rope, backends::cuda> : kernel<op::qk_norm_rope, backe
         {{x.q, dy.q, q_out, w.q.data, offset(w.q), tokens * x.q.heads},
          {x.k, dy.k, k_out, w.k.data, offset(w.k), tokens * x.k.heads}},
         gpu::paired_columns(x.q.head_dim, detail::rotated_part(x.q.head_dim, opt.rotary_dim, opt.columns, opt.pairs)),
-        {tables.cos, tables.sin, x.q.seq_len, tables.cos.rows == x.q.seq_len},
+        {tables.cos, tables.sin, tables.cos.rows == x.q.seq_len},
         static_cast<A>(opt.eps)};
   }
   /// run<lanes of a head, pairs of a thread, whether these are all>()

@@ -19,12 +19,16 @@ bool begins_accesses(const heads_view<T>& h) {
          begins_accesses<N>(h.data, h.seq_stride);
 }
 
+/// A token, and where it is in its sequence.
+struct token_place {
+  unsigned token, b, s;
+};
+
 // Cosines and sines of the pairs j, ..., j + P - 1 of a token.
 
 template <class U>
 struct angles_of_tables {
   matrix_view<const U> cos, sin;
-  std::size_t seq_len;
   bool shared;  ///< by all sequences
 
   template <int P>
@@ -32,8 +36,8 @@ struct angles_of_tables {
     return begins_accesses<P>(cos.data, cos.row_stride) && begins_accesses<P>(sin.data, sin.row_stride);
   }
   template <int P, class A>
-  TIGON_DEVICE_INLINE void load(std::size_t token, std::size_t j, A (&c)[P], A (&z)[P]) const {
-    const std::size_t row = shared ? token % seq_len : token;
+  TIGON_DEVICE_INLINE void load(token_place at, std::size_t j, A (&c)[P], A (&z)[P]) const {
+    const std::size_t row = shared ? at.s : at.token;
     elements<P, U> cs, zs;
     cs.load(cos.data + row * cos.row_stride + j), zs.load(sin.data + row * sin.row_stride + j);
 #pragma unroll
@@ -44,7 +48,6 @@ struct angles_of_tables {
 template <class U>
 struct angles_of_pairs {
   matrix_view<const U> freqs;
-  std::size_t seq_len;
   bool shared;
 
   template <int P>
@@ -52,8 +55,8 @@ struct angles_of_pairs {
     return begins_accesses<2 * P>(freqs.data, freqs.row_stride);
   }
   template <int P, class A>
-  TIGON_DEVICE_INLINE void load(std::size_t token, std::size_t j, A (&c)[P], A (&z)[P]) const {
-    const U* const f = freqs.data + (shared ? token % seq_len : token) * freqs.row_stride + 2 * j;
+  TIGON_DEVICE_INLINE void load(token_place at, std::size_t j, A (&c)[P], A (&z)[P]) const {
+    const U* const f = freqs.data + std::size_t{shared ? at.s : at.token} * freqs.row_stride + 2 * j;
     if constexpr (P == 1) {
       c[0] = static_cast<A>(f[0]), z[0] = static_cast<A>(f[1]);
     } else {
@@ -72,16 +75,16 @@ struct angles_of_sections {
 
   template <int P>
   bool wide() const {
-    return true;
+    return end_0 % P == 0 && end_1 % P == 0 && begins_accesses<P>(cos.data, cos.row_stride) &&
+           begins_accesses<P>(sin.data, sin.row_stride);
   }
   template <int P, class A>
-  TIGON_DEVICE_INLINE void load(std::size_t token, std::size_t j, A (&c)[P], A (&z)[P]) const {
+  TIGON_DEVICE_INLINE void load(token_place at, std::size_t j, A (&c)[P], A (&z)[P]) const {
+    const std::size_t row = (j < end_0 ? 0 : j < end_1 ? 1 : 2) * tokens + at.token;
+    elements<P, U> cs, zs;
+    cs.load(cos.data + row * cos.row_stride + j), zs.load(sin.data + row * sin.row_stride + j);
 #pragma unroll
-    for (int u = 0; u < P; ++u) {
-      const std::size_t row = (j + u < end_0 ? 0 : j + u < end_1 ? 1 : 2) * tokens + token;
-      c[u] = static_cast<A>(cos.data[row * cos.row_stride + j + u]);
-      z[u] = static_cast<A>(sin.data[row * sin.row_stride + j + u]);
-    }
+    for (int u = 0; u < P; ++u) c[u] = cs.template get<A>(u), z[u] = zs.template get<A>(u);
   }
 };
 
@@ -128,6 +131,36 @@ struct column_pairs {
   }
 };
 
+/// The same as they lie in memory.
+template <int P, class T>
+struct stored_pairs {
+  using A = accumulator_t<T>;
+  using V = simd::vec<simd::cuda, A>;
+  elements<P, T> a, b;
+
+  static TIGON_DEVICE_INLINE std::size_t apart(std::size_t half, bool neighbours) { return neighbours ? P : half; }
+  TIGON_DEVICE_INLINE void load(const T* from, std::size_t half, bool neighbours) {
+    a.load(from), b.load(from + apart(half, neighbours));
+  }
+  TIGON_DEVICE_INLINE void rotate_to(T* to, std::size_t half, bool neighbours, const A (&c)[P], const A (&z)[P]) const {
+    A first[P], second[P];
+    const auto at = [&](int k) { return k < P ? a.template get<A>(k % P) : b.template get<A>(k % P); };
+    const auto put = [&](int k, A value) { (k < P ? first : second)[k % P] = value; };
+#pragma unroll
+    for (int k = 0; k < P; ++k) {
+      const A u = neighbours ? at(2 * k) : at(k), v = neighbours ? at(2 * k + 1) : at(P + k);
+      const auto turned = tigon::detail::rotation()(V(u), V(v), V(c[k]), V(z[k]));
+      if (neighbours)
+        put(2 * k, turned.v[0].r), put(2 * k + 1, turned.v[1].r);
+      else
+        put(k, turned.v[0].r), put(P + k, turned.v[1].r);
+    }
+    elements<P, T> x, y;
+    x.set_all(first), y.set_all(second);
+    x.store(to), y.store(to + apart(half, neighbours));
+  }
+};
+
 /// Heads that are rotated: `half` pairs from column `first` on; `rest` columns from `other` on are copied.
 template <class T>
 struct heads_to_rotate {
@@ -137,45 +170,47 @@ struct heads_to_rotate {
   bool neighbours;
   accumulator_t<T> sign;
 
-  TIGON_DEVICE_INLINE std::size_t heads() const { return q.heads + k.heads; }
-  TIGON_DEVICE_INLINE const T* from(std::size_t b, std::size_t h, std::size_t s) const {
-    return h < q.heads ? q.at(b, h, s) : k.at(b, h - q.heads, s);
+  TIGON_DEVICE_INLINE unsigned heads() const { return static_cast<unsigned>(q.heads + k.heads); }
+  TIGON_DEVICE_INLINE const T* from(token_place at, unsigned h) const {
+    return h < q.heads ? q.at(at.b, h, at.s) : k.at(at.b, h - q.heads, at.s);
   }
-  TIGON_DEVICE_INLINE T* to(std::size_t b, std::size_t h, std::size_t s) const {
-    return h < q.heads ? q_out.at(b, h, s) : k_out.at(b, h - q.heads, s);
+  TIGON_DEVICE_INLINE T* to(token_place at, unsigned h) const {
+    return h < q.heads ? q_out.at(at.b, h, at.s) : k_out.at(at.b, h - q.heads, at.s);
   }
 };
 
-/// Threads: along the pairs of a head, P each; over the heads, of which a thread has two on their way; over tokens.
+/// Heads that a thread has on their way.
+inline constexpr unsigned heads_at_once = 4;
+
+/// Threads: along the pairs of a head, P each; over the heads; over tokens.
 template <int P, class T, class Angles>
 __global__ void __launch_bounds__(256)
     rotate_heads(const __grid_constant__ heads_to_rotate<T> all, const __grid_constant__ Angles angles) {
   using A = accumulator_t<T>;
-  const std::size_t token = blockIdx.x * std::size_t{blockDim.z} + threadIdx.z;
+  const unsigned token = blockIdx.x * blockDim.z + threadIdx.z, seq_len = static_cast<unsigned>(all.q.seq_len);
   if (token >= all.q.batch * all.q.seq_len) return;
-  const std::size_t b = token / all.q.seq_len, s = token % all.q.seq_len;
-  const unsigned step = blockDim.y, heads = static_cast<unsigned>(all.heads());
+  const token_place at{token, token / seq_len, token % seq_len};
+  const unsigned step = blockDim.y, heads = all.heads();
   for (std::size_t j = threadIdx.x * std::size_t{P}; j < all.half; j += blockDim.x * std::size_t{P}) {
     A c[P], z[P];
-    angles.template load<P>(token, j, c, z);
+    angles.template load<P>(at, j, c, z);
+#pragma unroll
+    for (int k = 0; k < P; ++k) z[k] *= all.sign;
     const std::size_t column = all.first + (all.neighbours ? 2 * j : j);
-    for (unsigned h = threadIdx.y; h < heads; h += 2 * step) {
-      const bool both = h + step < heads;
-      column_pairs<P, T> one, other;
-      one.load(all.from(b, h, s) + column, all.half, all.neighbours);
-      if (both) other.load(all.from(b, h + step, s) + column, all.half, all.neighbours);
-      one.rotate(c, z, all.sign);
-      one.store(all.to(b, h, s) + column, all.half, all.neighbours);
-      if (both) {
-        other.rotate(c, z, all.sign);
-        other.store(all.to(b, h + step, s) + column, all.half, all.neighbours);
-      }
+    for (unsigned h = threadIdx.y; h < heads; h += heads_at_once * step) {
+      stored_pairs<P, T> pairs[heads_at_once];
+#pragma unroll
+      for (unsigned k = 0; k < heads_at_once; ++k)
+        if (h + k * step < heads) pairs[k].load(all.from(at, h + k * step) + column, all.half, all.neighbours);
+#pragma unroll
+      for (unsigned k = 0; k < heads_at_once; ++k)
+        if (h + k * step < heads) pairs[k].rotate_to(all.to(at, h + k * step) + column, all.half, all.neighbours, c, z);
     }
   }
   for (std::size_t j = threadIdx.x * std::size_t{P}; j < all.rest; j += blockDim.x * std::size_t{P})
     for (unsigned h = threadIdx.y; h < heads; h += step) {
-      const T* const from = all.from(b, h, s);
-      T* const to = all.to(b, h, s);
+      const T* const from = all.from(at, h);
+      T* const to = all.to(at, h);
       if (from == to) break;
       elements<P, T> e;
       e.load(from + all.other + j);
@@ -187,13 +222,14 @@ template <class T, class Angles>
 void rotate(context& ctx, const heads_to_rotate<T>& all, const Angles& angles) {
   const std::size_t heads = all.q.heads + all.k.heads, tokens = all.q.batch * all.q.seq_len;
   if (heads == 0 || tokens == 0 || all.q.head_dim == 0) return;
+  (void)fitting(tokens, "tokens");
   const auto run = [&](auto p) {
     const std::size_t vectors =
         std::max<std::size_t>(tigon::detail::ceil_div(std::max(all.half, all.rest), p.value), 1);
     const auto x = static_cast<unsigned>(std::min<std::size_t>(vectors, 256));
-    const std::size_t passes = std::max<std::size_t>(tigon::detail::ceil_div(heads, 256 / x), 2);
+    const std::size_t passes = std::max<std::size_t>(tigon::detail::ceil_div(heads, 256 / x), heads_at_once);
     const auto y = static_cast<unsigned>(tigon::detail::ceil_div(heads, passes));
-    const unsigned z = std::min(std::max(128 / (x * y), 1u), 64u);
+    const unsigned z = std::min(std::max(256 / (x * y), 1u), 64u);
     launch(ctx, rotate_heads<p.value, T, Angles>, dim3(blocks(tigon::detail::ceil_div(tokens, z))), dim3(x, y, z), all,
            angles);
   };
@@ -245,7 +281,7 @@ struct kernel<op::rope, backends::cuda> : kernel<op::rope, backends::generic> {
                      heads_view<T> k_out, rope_options opt, double sign, context& ctx) {
     const detail::rotated_part part(q.head_dim, opt.rotary_dim, opt.columns, opt.pairs);
     gpu::rotate(ctx, gpu::heads_of<T>(q, k, q_out, k_out, part, sign),
-                gpu::angles_of_tables<U>{tables.cos, tables.sin, q.seq_len, tables.cos.rows == q.seq_len});
+                gpu::angles_of_tables<U>{tables.cos, tables.sin, tables.cos.rows == q.seq_len});
   }
 };
 
@@ -266,7 +302,7 @@ struct kernel<op::llama4_rope, backends::cuda> : kernel<op::llama4_rope, backend
                      llama4_rope_options opt, double sign, context& ctx) {
     const detail::rotated_part part(q.head_dim, whole_head, rotary_columns::first, rotary_pairs::neighbours);
     gpu::rotate(ctx, gpu::heads_of<T>(q, k, q_out, k_out, part, sign),
-                gpu::angles_of_pairs<U>{freqs, q.seq_len, opt.freqs == rotary_table::shared});
+                gpu::angles_of_pairs<U>{freqs, opt.freqs == rotary_table::shared});
   }
 };
 
