@@ -35,8 +35,8 @@ experts_options options_of(bool interleaved, double limit, double slope, double 
 }
 
 template <class T, class A = tigon::accumulator_t<T>>
-tigon::moe_gradients<T, T, A> gradients_of(matrix dx, matrix dgate_up, matrix ddown, wide_matrix dweights,
-                                           matrix dgate_up_bias, matrix ddown_bias) {
+tigon::moe_gradients<T, T, A> gradients_of_experts(matrix dx, matrix dgate_up, matrix ddown, wide_matrix dweights,
+                                                   matrix dgate_up_bias, matrix ddown_bias) {
   return {view<T>(dx),       view<T>(dgate_up),      view<T>(ddown),
           view<A>(dweights), view<T>(dgate_up_bias), view<T>(ddown_bias)};
 }
@@ -75,7 +75,7 @@ void moe_backward(const host& h, matrix dy, matrix x, matrix gate_up, matrix dow
   with_type("moe_backward", x.of, [&]<class T>() {
     using A = tigon::accumulator_t<T>;
     const auto w = c.experts<T>(experts);
-    const auto to = gradients_of<T>(dx, dgate_up, ddown, dweights, dgate_up_bias, ddown_bias);
+    const auto to = gradients_of_experts<T>(dx, dgate_up, ddown, dweights, dgate_up_bias, ddown_bias);
     run(
         h,
         [&](const tigon::context& ctx) {
@@ -122,7 +122,7 @@ void expert_parallel_moe_backward(const host& h, matrix dy, matrix x, matrix gat
   with_type("expert_parallel_moe_backward", x.of, [&]<class T>() {
     using A = tigon::accumulator_t<T>;
     const auto w = c.experts<T>(experts);
-    const auto to = gradients_of<T>(dx, dgate_up, ddown, dweights, dgate_up_bias, ddown_bias);
+    const auto to = gradients_of_experts<T>(dx, dgate_up, ddown, dweights, dgate_up_bias, ddown_bias);
     run(
         h,
         [&](const tigon::context& ctx) {
