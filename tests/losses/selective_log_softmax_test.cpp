@@ -257,8 +257,9 @@ TYPED_TEST(selective_log_softmax, takes_a_second_column_a_row) {
   };
   add(first, u), add(second, v);
   p.template forward<B>();
-  K::template backward<B, T>(p.logits, p.saved.data(), {first, u}, {second, v}, p.opt.temperature, p.dlogits.view(),
-                             tigon::default_context());
+  using selected = tigon::selected_gradient<A>;
+  K::template backward<B, T>(p.logits, p.saved.data(), selected{first, u}, selected{second, v}, p.opt.temperature,
+                             p.dlogits.view(), tigon::default_context());
   EXPECT_TRUE(close(p.dlogits.f64(), sum, 2 * gradient_bound.of<T>()));
 }
 

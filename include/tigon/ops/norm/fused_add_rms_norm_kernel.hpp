@@ -40,7 +40,14 @@ struct kernel<op::fused_add_rms_norm, backends::generic> {
     if (ds.data != to.dx.data) copy<B, T>(ds, to.dx, ctx);
     copy<B, T>(to.dx, to.dr, ctx);
     if (!to.dw || opt.dw == gradient::accumulate) return;
-    detail::clear_matrix<B>(matrix_view<W>{to.dw.data, 1, to.dw.size}, ctx);
+    using A = accumulator_t<T>;
+    const vector_view<W> dw = to.dw;
+    if constexpr (host_memory<B>)
+      for_rows<B, A>(ctx, 1, dw.size, [=] TIGON_FN(auto row) {
+        row.map(reads(constant(A(0))), writes(dw), [](auto zero) { return zero; });
+      });
+    else
+      detail::clear_matrix<B>(matrix_view<W>{dw.data, 1, dw.size}, ctx);
   }
 
   template <backend B, element T>
