@@ -12,8 +12,6 @@
 #include "support/threads.hpp"
 #include "support/throws.hpp"
 
-#include "support/kernels.hpp"
-
 namespace {
 
 using namespace tigon::test;
