@@ -123,13 +123,13 @@ __global__ void __launch_bounds__(staged_threads, staged_blocks)
   cluster::sync();  // others may send to this block until here
 }
 
-/// What of a GPU decides how rows are cut; asked once.
+/// What of a GPU decides how rows are cut; asked once by each thread.
 struct gpu_limits {
   int multiprocessors = 0, capability = 0, shared_bytes = 0;
 };
 inline const gpu_limits& limits() {
   constexpr int most = 64;
-  static gpu_limits of_device[most];
+  thread_local gpu_limits of_device[most];
   int device = 0;
   expect_success(cudaGetDevice(&device), "the device");
   gpu_limits& of = of_device[device % most];
@@ -170,7 +170,7 @@ void launch_staged(context& ctx, const Loss& loss, std::size_t rows, unsigned bl
   if (blocks > 1) config.attrs = &of_cluster, config.numAttrs = 1;
   // Clusters that the GPU has at a time: with more, the last ones would come late.
   constexpr int devices = 64;
-  static int at_once[devices][9];
+  thread_local int at_once[devices][9];
   int device = 0;
   expect_success(cudaGetDevice(&device), "the device");
   int& clusters = at_once[device % devices][blocks];
