@@ -3,6 +3,7 @@
 #include "problem.hpp"
 // Behind it: it says how these are compiled.
 #include <cstdint>
+#include <tigon/gemm/gemm.hpp>
 #include <tigon/losses/cross_entropy.hpp>
 #include <tigon/losses/fused_linear_cross_entropy.hpp>
 
@@ -79,6 +80,32 @@ TEST(cuda_losses, cross_entropy_with_options) {
 TEST(cuda_losses, cross_entropy_of_large_logits) {
   expect_as_single_numbers<float>(shapes[0], of_logits<float>({.scale = 300}));
   expect_as_single_numbers<float>(shapes[1], of_logits<float>({{.label_smoothing = 0.1}, true, 300}));
+}
+
+// op(a) op(b), with b as it is and packed.
+template <class T>
+auto of_products(gemm_options opt) {
+  return [=](problem<T>& p) {
+    const std::size_t m = p.of().rows, k = p.of().cols, n = 21;
+    const auto a = opt.a == transpose::no ? numbers<T>(m, k, 3).fill(1) : numbers<T>(k, m, 3).fill(1);
+    const auto b = opt.b == transpose::no ? numbers<T>(k, n, 1).fill(2) : numbers<T>(n, k, 1).fill(2);
+    const auto bias = numbers<T>(1, n).fill(3);
+    auto c = p.made("c", m, n), of_packed = p.made("c of a packed b", m, n);
+    c.fill(4), of_packed.fill(4);
+    const std::span<std::byte> memory(static_cast<std::byte*>(device_memory::instance().take(k * n * sizeof(double))),
+                                      k * n * sizeof(double));
+    return [=]<class B>(context& ctx) {
+      gemm<B>(a.matrix(), b.matrix(), c.matrix(), bias.vector(), no_epilogue(), opt, ctx);
+      const auto packed = gemm_pack<B, T>(b.matrix(), memory, opt.b, ctx);
+      gemm<B>(a.matrix(), packed, of_packed.matrix(), bias.vector(), no_epilogue(), opt, ctx);
+    };
+  };
+}
+TEST(cuda_losses, products) {
+  for (const transpose a : {transpose::no, transpose::yes})
+    for (const transpose b : {transpose::no, transpose::yes})
+      expect_as_single_numbers<float>({19, 37}, of_products<float>({.alpha = 0.5, .beta = 2, .a = a, .b = b}));
+  expect_as_single_numbers<bfloat16>({5, 70}, of_products<bfloat16>({}));
 }
 
 struct layer_options {

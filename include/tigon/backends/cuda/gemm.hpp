@@ -9,6 +9,7 @@
 #endif
 // Behind them: they say how these are compiled.
 #include <tigon/gemm/kernel.hpp>
+#include <tigon/rows/matrices.hpp>
 
 namespace tigon {
 namespace gpu {
@@ -56,19 +57,6 @@ __global__ void __launch_bounds__(plain_tile* plain_tile)
   to = as_element<TC>(static_cast<A>(value));
 }
 
-/// Rows without gaps.
-template <class T>
-__global__ void __launch_bounds__(256) copy_rows(matrix_view<const T> from, matrix_view<T> to) {
-  const std::size_t j = blockIdx.x * std::size_t{blockDim.x} + threadIdx.x;
-  for (std::size_t i = blockIdx.y; i < from.rows; i += gridDim.y)
-    if (j < from.cols) to.row(i)[j] = from.row(i)[j];
-}
-/// Blocks for a matrix, a column a thread.
-inline dim3 blocks_of_columns(std::size_t rows, std::size_t cols, unsigned threads) {
-  return dim3(blocks(tigon::detail::ceil_div(cols, threads)),
-              static_cast<unsigned>(std::min<std::size_t>(rows, 65535)));
-}
-
 }  // namespace TIGON_ABI
 }  // namespace gpu
 
@@ -90,11 +78,10 @@ struct kernel<op::gemm, backends::cuda> : detail::gemm_kernel {
   static constexpr std::size_t packed_bytes(std::size_t k, std::size_t n) {
     return workspace::product(k, n, sizeof(TB));
   }
+  /// Rows without gaps.
   template <backend B, element TA, element TB>
   static void pack(matrix_view<const TB> b, transpose, std::byte* to, context& ctx) {
-    if (b.rows == 0 || b.cols == 0) return;
-    const matrix_view<TB> rows(reinterpret_cast<TB*>(to), b.rows, b.cols);
-    gpu::launch(ctx, gpu::copy_rows<TB>, gpu::blocks_of_columns(b.rows, b.cols, 256), dim3(256), b, rows);
+    detail::convert_matrix<B>(b, matrix_view<TB>(reinterpret_cast<TB*>(to), b.rows, b.cols), ctx);
   }
 
   template <backend B, element TA, element TB, element TC>
