@@ -28,11 +28,8 @@ template <class Shape, int N, class Call>
 __global__ void __launch_bounds__(Shape::most_threads)
     reduce_and_map(const __grid_constant__ Call call, std::size_t rows, unsigned cols) {
   using thread = row_thread<Shape, N, Call>;
-  using group = typename thread::group;
   typename thread::columns kept[thread::vectors];
-  const std::size_t at = blockIdx.x * std::size_t{group::count()} + group::index();
-  const bool here = at < rows;
-  const thread row{call, here ? at : rows - 1, here ? cols : 0, kept, here};
+  const thread row = thread::of_launch(call, rows, cols, kept);
   if constexpr (!Call::maps)
     if (!call.kept.keeps(row.i)) return row.clear();
   row.load();
@@ -43,8 +40,9 @@ __global__ void __launch_bounds__(Shape::most_threads)
   } else if constexpr (!Call::maps) {
     (void)row.value();
   } else {
-    row.with_map(store_row(),
-                 [&](const auto& program) { row_in_f64<Shape>(call, program, row.i, row.cols, here, store_row()); });
+    row.with_map(store_row(), [&](const auto& program) {
+      row_in_f64<Shape>(call, program, row.i, row.cols, row.here, store_row());
+    });
   }
 }
 

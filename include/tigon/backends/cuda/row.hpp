@@ -152,6 +152,14 @@ struct row_thread {
   columns (&row)[vectors];
   bool here = true;
 
+  /// Of a kernel whose blocks take `rows` rows, one a group.
+  static TIGON_DEVICE_INLINE row_thread of_launch(const Call& of, std::size_t rows, unsigned columns_of_row,
+                                                  columns (&kept)[vectors]) {
+    const std::size_t at = blockIdx.x * std::size_t{group::count()} + group::index();
+    const bool is_row = at < rows;
+    return {of, is_row ? at : rows - 1, is_row ? columns_of_row : 0, kept, is_row};
+  }
+
   /// Whether this thread writes what belongs to the row.
   TIGON_DEVICE_INLINE bool first() const { return here && group::lane() == 0; }
   /// The first column of this thread's vector t.

@@ -24,12 +24,9 @@ template <class Shape, int N, class Call>
 __global__ void __launch_bounds__(Shape::most_threads)
     reduce_below_max(const Call call, std::size_t rows, unsigned cols) {
   using thread = row_thread<Shape, N, Call>;
-  using group = typename thread::group;
   using A = typename Call::A;
   typename thread::columns kept[thread::vectors];
-  const std::size_t at = blockIdx.x * std::size_t{group::count()} + group::index();
-  const bool here = at < rows;
-  const thread row{call, here ? at : rows - 1, here ? cols : 0, kept, here};
+  const thread row = thread::of_launch(call, rows, cols, kept);
   row.load();
   const auto p = call.bound;
   const A top = larger::join(std::numeric_limits<A>::lowest(), row.max(row.reads(), [](auto x) { return x; }));

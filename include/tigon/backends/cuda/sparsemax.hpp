@@ -62,12 +62,9 @@ struct above_threshold {
 template <class Shape, int N, class Call>
 __global__ void __launch_bounds__(Shape::most_threads) project_rows(const Call call, std::size_t rows, unsigned cols) {
   using thread = row_thread<Shape, N, Call>;
-  using group = typename thread::group;
   using A = typename Call::A;
   typename thread::columns kept[thread::vectors];
-  const std::size_t at = blockIdx.x * std::size_t{group::count()} + group::index();
-  const bool here = at < rows;
-  const thread row{call, here ? at : rows - 1, here ? cols : 0, kept, here};
+  const thread row = thread::of_launch(call, rows, cols, kept);
   row.load();
   tigon::detail::sparsemax_threshold<A> t{row.max(row.reads(), [](auto x) { return x; }), A(-1)};
   const auto above = [&] {
@@ -92,12 +89,9 @@ template <class Shape, int N, class Call>
 __global__ void __launch_bounds__(Shape::most_threads)
     project_gradients(const Call call, std::size_t rows, unsigned cols) {
   using thread = row_thread<Shape, N, Call>;
-  using group = typename thread::group;
   using A = typename Call::A;
   typename thread::columns kept[thread::vectors];
-  const std::size_t at = blockIdx.x * std::size_t{group::count()} + group::index();
-  const bool here = at < rows;
-  const thread row{call, here ? at : rows - 1, here ? cols : 0, kept, here};
+  const thread row = thread::of_launch(call, rows, cols, kept);
   row.load();
   columns_of<1, std::tuple_element_t<0, typename Call::operands>> first;
   first.load(std::get<0>(call.x), row.i, 0);
