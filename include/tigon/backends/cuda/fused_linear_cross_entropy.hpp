@@ -17,11 +17,11 @@ struct kernel<op::fused_linear_cross_entropy, backends::cuda> {
   /// Bytes of workspace beside those of labels and losses of rows.
   template <backend B, layer_types T>
   static std::size_t workspace_bytes(std::size_t rows, std::size_t hidden, std::size_t vocab, const context& ctx,
-                                     parameters of, gradient mode = gradient::accumulate) {
+                                     parameters of) {
     const std::size_t chunk = chunk_of<B, T>(rows, hidden, vocab, ctx);
     return workspace::bytes_for<accumulator_t<T>>(chunk, vocab) +
            gpu::linear_chunks<B, T>::bytes(hidden, vocab, chunk,
-                                           detail::ceil_div(rows, std::max<std::size_t>(chunk, 1)), of, mode);
+                                           detail::ceil_div(rows, std::max<std::size_t>(chunk, 1)), of);
   }
 
   template <backend B, layer_types T, token_id I>

@@ -61,7 +61,7 @@ class linear_chunks {
   /// For calls of backward with up to `chunk` rows, `chunks` of them.
   linear_chunks(workspace::frame& frame, linear_layer<T> head, linear_gradients<T> out, std::size_t chunk,
                 std::size_t chunks, context& ctx)
-      : head_(head), out_(out), ctx_(ctx), alone_(in_one_product(chunks, out.mode)) {
+      : head_(head), out_(out), ctx_(ctx), alone_(chunks <= 1 && out.mode == gradient::overwrite) {
     const std::size_t vocab = head.w.rows;
     if (head.bias.data() != nullptr) {
       bias_ = {frame.template take<A>(vocab), vocab};
@@ -84,13 +84,13 @@ class linear_chunks {
     }
   }
   /// Bytes of all this, with a bias and without the logits.
-  static std::size_t bytes(std::size_t hidden, std::size_t vocab, std::size_t chunk, std::size_t chunks, parameters of,
-                           gradient mode) {
+  static std::size_t bytes(std::size_t hidden, std::size_t vocab, std::size_t chunk, std::size_t chunks,
+                           parameters of) {
     const std::size_t product = workspace::bytes_for<std::byte>(workspace_bytes);
     if (of != parameters::trained) return workspace::bytes_for<A>(vocab) + product;
     const std::size_t elements = workspace::product(vocab, hidden);
     return workspace::bytes_for<A>(vocab) + workspace::bytes_for<X>(chunk, hidden) + sums::bytes(vocab, chunks, false) +
-           (in_one_product(chunks, mode) ? 0 : sums::bytes(elements, chunks, wide)) +
+           sums::bytes(elements, chunks, wide) +
            std::max(product, simd::most_partials_workspace<B, A>(chunk, vocab, 1));
   }
 
@@ -146,10 +146,6 @@ class linear_chunks {
   static constexpr std::size_t workspace_bytes = cublas::workspace_bytes;
 #endif
 
-  // Whether dw is made by one product, which rounds it.
-  static constexpr bool in_one_product(std::size_t chunks, gradient mode) {
-    return chunks <= 1 && mode == gradient::overwrite;
-  }
   template <class TA, class TB, class TC>
   void product(matrix_view<const TA> a, matrix_view<const TB> b, matrix_view<TC> c, in_vector<TC> bias,
                gemm_options opt) const {
@@ -159,7 +155,8 @@ class linear_chunks {
   linear_layer<T> head_;
   linear_gradients<T> out_;
   context& ctx_;
-  bool alone_, any_ = false;
+  bool alone_;  ///< dw is made by one product, which rounds it
+  bool any_ = false;
   vector_view<A> bias_;
   X* shared_x_ = nullptr;
   sums dw_, dbias_;
