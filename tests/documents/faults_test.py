@@ -20,6 +20,7 @@ TREE = {
     "CMakeLists.txt": 'set(TIGON_ARCH native)\n',
     "CMakePresets.json": '{"name": "test"}\n',
 }
+DEVICES = 'if("devices" IN_LIST TIGON_TESTS)\n  add_subdirectory(cuda)\nendif()\n'
 
 
 def faults(changes):
@@ -59,6 +60,10 @@ class Documents(unittest.TestCase):
             ({"python/pyproject.toml": 'requires-python = ">=3.10"\n'}, "README.md: does not require Python 3.10, as the build does"),
             ({"README.md": TREE["README.md"] + "\n" * 150}, "lines; at most 150"),
             ({"include/tigon/core/error.hpp": "enum class error_code {\n  shape,  ///< sizes\n};\n"}, "docs/errors.md: has no row for the code shape"),
+            ({**with_line("docs/page.md", "`.ci/walk` is part of `.ci/run`."), ".ci/walk": ""}, "says that .ci/walk is part of .ci/run; it is not"),
+            ({**with_line("docs/page.md", "`.ci/walk` is not part of `.ci/run`."), ".ci/walk": "", ".ci/run": ".ci/walk\n"}, ".ci/walk is not part of .ci/run; it is"),
+            ({"docs/numbers/ci_scripts.csv": "script,minutes,when\nwalk,1,part of .ci/run\n", ".ci/walk": ""}, "ci_scripts.csv: says that .ci/walk is part of"),
+            ({"docs/reliability.md": "| R1 | `tests/cuda/a_test.cpp` |\n", "tests/CMakeLists.txt": DEVICES}, "names tests/cuda/a_test.cpp without its script, .ci/engines"),
             (with_line("docs/page.md", "Steps take 1203.5 and 408.1 and 77.25 s."), "has the numbers 1203.5, 408.1, 77.25"),
             (with_line("docs/page.md", "Both ran by turns."), "says 'by turns'"),
             ({"docs/lab/log.md": "# Log\n"}, "has no date in its title"),
