@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The fenced blocks of C++ and shell of the documents: compiled and run by ctest (documents/*), or marked why not.
+"""The fenced blocks of C++, shell and CMake of the documents: compiled and run by ctest (documents/*), or marked why not.
 
     blocks.py generate FILE.cpp            one program of all C++ blocks
     blocks.py check PROGRAM COMPILER       runs the programs among them and compares what they print, runs blocks of shell,
@@ -12,7 +12,8 @@ The comment before a block says what it is; without one a block is compiled, and
     -->
     <!-- at file scope -->                 C++ that is not in a function; what includes files or begins with namespace,
                                            template, struct or class needs no mark
-    <!-- from PATH -->                     an excerpt: each line stands in that file, in this order
+    <!-- from PATH -->                     an excerpt: each line stands in that file, in this order; CMake is one always, of a
+                                           project that a test builds
     <!-- not compiled: REASON -->          and <!-- not run: REASON -->
 
 A program (it has a main) prints what the block of text right behind it has. Blocks of shell run in a copy of the tree's first
@@ -89,7 +90,7 @@ def pages():
 
 
 def all_blocks():
-    return [b for page in pages() for b in blocks_of(page) if b.language in ("cpp", "sh")]
+    return [b for page in pages() for b in blocks_of(page) if b.language in ("cpp", "sh", "cmake")]
 
 
 def body_of(block):
@@ -118,7 +119,8 @@ def generate(path):
 
 def lines_in_order(block, path):
     """What does not stand in the file: blanks are skipped, and a line of dots stands for any lines."""
-    plain = lambda line: " ".join(re.sub(r"//.*", "", line).split())
+    comment = r"\s#.*|^#.*" if block.language == "cmake" else r"//.*"
+    plain = lambda line: " ".join(re.sub(comment, "", line).split())
     file = [plain(line) for line in (ROOT / path).read_text().splitlines()]
     at = 0
     for line in block.code.splitlines():
@@ -170,6 +172,8 @@ def check(program, compiler):
             left_out += 1
             if len(str(block.left_out)) < 10 and block.left_out is not True:
                 fail(block, "says too little about why it is not run")
+        elif block.language == "cmake":
+            fail(block, "is CMake of no project that a test builds; name it by <!-- from PATH -->, or say why there is none")
         elif block.language == "sh" and (name := re.search(INSTALLS, block.code)):
             fail(block, f"runs {name[0]}, which installs or builds for minutes; say why it is not run")
         elif block.language == "sh":

@@ -1,4 +1,4 @@
-// A stranger's program: the whole library, nothing but what its documentation promises.
+// A user's program: the whole library, nothing but what its documentation promises.
 #include <cmath>
 #include <cstdio>
 #include <tigon/tigon.hpp>
