@@ -9,7 +9,7 @@ import unittest
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 TREE = {
     "README.md": "# A tree\n\n[page](docs/page.md), [finetune](docs/finetune.md), [operators](docs/operators.md), [log](docs/lab/log.md)\n",
-    "docs/page.md": "# Page\n\n## Part\n\n`include/tigon/ops/one.hpp`, [part](#part), `-DTIGON_ARCH=native`, `.ci/run`\n\n"
+    "docs/page.md": "# Page\n\nA page.\n\n## Part\n\n`include/tigon/ops/one.hpp`, [part](#part), `-DTIGON_ARCH=native`, `.ci/run`\n\n"
                     "```sh\ncmake --preset test && ninja -C build/test\n```\n",
     "docs/finetune.md": "# finetune\n\n`--steps`: 1203.5 and 408.1 and 77.25 s\n",
     "docs/operators.md": "# Operators\n\n`tigon/ops/one.hpp`\n",
@@ -66,6 +66,8 @@ class Documents(unittest.TestCase):
             ({"docs/reliability.md": "| R1 | `tests/cuda/a_test.cpp` |\n", "tests/CMakeLists.txt": DEVICES}, "names tests/cuda/a_test.cpp without its script, .ci/engines"),
             (with_line("docs/page.md", "Steps take 1203.5 and 408.1 and 77.25 s."), "has the numbers 1203.5, 408.1, 77.25"),
             (with_line("docs/page.md", "Both ran by turns."), "says 'by turns'"),
+            (with_line("docs/page.md", "```sh\nrun  # by turns\n```"), "says 'by turns'"),
+            ({"docs/page.md": "# Page\n\n## Part\n"}, "docs/page.md: has no sentence behind its title"),
             ({"docs/lab/log.md": "# Log\n"}, "has no date in its title"),
             (with_line("docs/page.md", "word " * 30), "columns; at most 120"),
         ]:
