@@ -31,7 +31,7 @@ class Tigon(ConanFile):
         self.requires("eigen/[>=3.4 <6]", transitive_headers=True)
 
     def validate(self):
-        if self.settings.compiler in ["msvc", "Visual Studio"]:
+        if str(self.settings.compiler) in ["msvc", "Visual Studio"]:
             raise ConanInvalidConfiguration("tigon: MSVC cannot compile the headers; use g++ or clang++")
         check_min_cppstd(self, 20)
 

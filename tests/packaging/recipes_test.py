@@ -28,14 +28,30 @@ def recipe():
     return module.Tigon
 
 
+class Setting:
+    """A setting as Conan 2 has it: compared with a value that it does not know, it raises."""
+    known = ("sun-cc", "gcc", "msvc", "clang", "apple-clang", "intel-cc", "qcc", "mcst-lcc", "emcc")
+
+    def __init__(self, value, known=known):
+        self.value, self.known = value, known
+
+    def __eq__(self, other):
+        if other not in self.known:
+            raise ValueError(f"'{other}' is not a valid value")
+        return self.value == other
+
+    def __str__(self):
+        return self.value
+
+
 class Recipes(unittest.TestCase):
     def test_conan_refuses_msvc(self):
         tigon = recipe()()
         for compiler in ("gcc", "clang", "apple-clang"):
-            tigon.settings = types.SimpleNamespace(compiler=compiler, os="Linux")
+            tigon.settings = types.SimpleNamespace(compiler=Setting(compiler), os="Linux")
             tigon.validate()
         for compiler in ("msvc", "Visual Studio"):
-            tigon.settings = types.SimpleNamespace(compiler=compiler, os="Windows")
+            tigon.settings = types.SimpleNamespace(compiler=Setting(compiler, (*Setting.known, "Visual Studio")), os="Windows")
             with self.assertRaisesRegex(Refused, "MSVC cannot compile the headers"):
                 tigon.validate()
 
