@@ -69,6 +69,7 @@ class Documents(unittest.TestCase):
             (with_line("docs/page.md", "```sh\nrun  # by turns\n```"), "says 'by turns'"),
             ({"docs/page.md": "# Page\n\n## Part\n"}, "docs/page.md: has no sentence behind its title"),
             ({"CHANGELOG.md": "# Changelog\n\n## 1\n\n### New\n\n- one\n  and more\n"}, "CHANGELOG.md:8: is no item of one line"),
+            ({".github/workflows/ci.yml": "steps:\n  - run: .ci/walk\n"}, "calls .ci/walk, which is not there"),
             ({".ci/cuda": "operators=(rope attention)\n", "docs/cuda.md": "# CUDA\n\n`rope`\n"}, "docs/cuda.md: does not name attention"),
             ({"CHANGELOG.md": "# Changelog\n\n## 1\n\n- one\n"}, "CHANGELOG.md:5: is no item"),
             ({"docs/lab/log.md": "# Log\n"}, "has no date in its title"),
