@@ -1,4 +1,5 @@
-"""The recipes of Conan and vcpkg refuse what cannot compile the headers. Conan itself need not be installed."""
+"""The recipes of Conan and vcpkg refuse what cannot compile the headers, and conda's names files that are there. None of the
+three need be installed. consumer/vcpkg_port tries vcpkg's port."""
 import importlib.util
 import json
 import pathlib
@@ -63,6 +64,16 @@ class Recipes(unittest.TestCase):
         supports = lambda *here: eval(python.strip(), {**platforms, **{name: True for name in here}})
         self.assertTrue(supports("linux") and supports("windows", "mingw"))
         self.assertFalse(supports("windows"))
+
+    def test_conda_names_what_is_there(self):
+        """What conda-build copies for the test of the package is there, and is what the test compiles."""
+        recipe = (PACKAGING / "conda" / "meta.yaml").read_text()
+        files = re.findall(r"^    - (\S+)$", re.search(r"^  source_files:\n((?:    - .*\n)+)", recipe, re.M)[1], re.M)
+        commands = re.search(r"^  commands:\n((?:    - .*\n)+)", recipe, re.M)[1]
+        self.assertTrue(files)
+        for file in files:
+            self.assertTrue((PACKAGING.parent / file).exists(), file)
+            self.assertIn(f" {file} ", commands)
 
 
 if __name__ == "__main__":

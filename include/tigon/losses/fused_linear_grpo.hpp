@@ -122,7 +122,7 @@ void fused_linear_grpo_forward(const linear_layer<T>& layer,
   detail::linear_grpo<B, T>(layer, {batch, to, opt, upstream}, gradients, reference, ctx);
 }
 
-/// The same with a policy loss of one's own. opt.type is policy_loss::own; the gradients are those of the loss.
+/// The same with a policy loss of your own. opt.type is policy_loss::own; the gradients are those of the loss.
 template <class B = default_backend, class T>
 void fused_linear_grpo_forward(const linear_layer<T>& layer,
                                const std::type_identity_t<policy_batch<accumulator_t<T>>>& batch, token_loss f,

@@ -201,7 +201,7 @@ void grpo_loss_forward_backward(in_matrix<T> logits, const std::type_identity_t<
   detail::grpo_loss_at_once<B, T>(logits, {batch, {loss, metrics}, opt, upstream}, dlogits, ctx);
 }
 
-/// The same with a policy loss of one's own. opt.type is policy_loss::own; the gradient is that of the loss.
+/// The same with a policy loss of your own. opt.type is policy_loss::own; the gradient is that of the loss.
 template <class B = default_backend, class T>
 void grpo_loss_forward_backward(in_matrix<T> logits, const std::type_identity_t<policy_batch<accumulator_t<T>>>& batch,
                                 token_loss f, const std::type_identity_t<policy_results<accumulator_t<T>>>& to,

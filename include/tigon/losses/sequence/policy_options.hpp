@@ -20,7 +20,7 @@ enum class luspo_reduction {
               ///< a sequence (level sequence, beta 0, no sampling ratio of each token): as `sequences`
 };
 
-/// A token as a policy loss of one's own sees it.
+/// A token as a policy loss of your own sees it.
 struct policy_token {
   double logp = 0;       ///< its log-probability
   double log_ratio = 0;  ///< r; with level sequence the mean of r over the sequence, the same for all its tokens
