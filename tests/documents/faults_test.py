@@ -36,6 +36,10 @@ def with_line(page, line):
     return {page: TREE[page] + "\n" + line + "\n"}
 
 
+def with_python(code):
+    return {**with_line("docs/page.md", f"```python\n{code}\n```"), "python/tigon_torch/__init__.py": "def apply(model):\n    pass\n"}
+
+
 class Documents(unittest.TestCase):
     def test_without_a_fault(self):
         self.assertIn("pages name what is there", faults({}))
@@ -70,6 +74,8 @@ class Documents(unittest.TestCase):
             ({"include/tigon/ops/one.hpp": "/// Adds rows by turns.\n"}, "include/tigon/ops/one.hpp:1: says 'by turns'"),
             ({"docs/page.md": "# Page\n\n## Part\n"}, "docs/page.md: has no sentence behind its title"),
             ({"CHANGELOG.md": "# Changelog\n\n## 1\n\n### New\n\n- one\n  and more\n"}, "CHANGELOG.md:8: is no item of one line"),
+            (with_python("tigon_torch.apply(model, ...)\nprint(1"), "has Python that does not parse"),
+            (with_python("tigon_torch.patch(model)"), "names tigon_torch.patch, and patch is nothing of the package"),
             ({".github/workflows/ci.yml": "steps:\n  - run: .ci/walk\n"}, "calls .ci/walk, which is not there"),
             ({".ci/cuda": "operators=(rope attention)\n", "docs/cuda.md": "# CUDA\n\n`rope`\n"}, "docs/cuda.md: does not name attention"),
             ({"CHANGELOG.md": "# Changelog\n\n## 1\n\n- one\n"}, "CHANGELOG.md:5: is no item"),
