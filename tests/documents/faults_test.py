@@ -74,6 +74,7 @@ class Documents(unittest.TestCase):
             ({"include/tigon/ops/one.hpp": "/// Adds rows by turns.\n"}, "include/tigon/ops/one.hpp:1: says 'by turns'"),
             ({"docs/page.md": "# Page\n\n## Part\n"}, "docs/page.md: has no sentence behind its title"),
             ({"CHANGELOG.md": "# Changelog\n\n## 1\n\n### New\n\n- one\n  and more\n"}, "CHANGELOG.md:8: is no item of one line"),
+            ({"c/tigon_c.h": "enum {\n  TIGON_ERROR_SHAPE = 1,\n};\n"}, "docs/errors.md: does not name the status TIGON_ERROR_SHAPE"),
             (with_python("tigon_torch.apply(model, ...)\nprint(1"), "has Python that does not parse"),
             (with_python("tigon_torch.patch(model)"), "names tigon_torch.patch, and patch is nothing of the package"),
             ({".github/workflows/ci.yml": "steps:\n  - run: .ci/walk\n"}, "calls .ci/walk, which is not there"),
