@@ -4,7 +4,8 @@ What the build needs is looked for before CMake starts, and all that is missing 
 tigon's headers and CMake files in the folder tigon, so that it builds wherever it is unpacked.
 
 Environment:
-  TIGON_TORCH_ARCHS   instruction sets, separated by commas or blanks; without it all that the compiler knows
+  TIGON_TORCH_ARCHS   instruction sets, separated by commas or blanks; native: that of this CPU alone; without it all that
+                      the compiler knows
   TIGON_SOURCE        tigon's repository; without it the folder tigon of an sdist, or the repository around this folder
   TIGON_HIGHWAY_INCLUDE_DIR, TIGON_EIGEN_INCLUDE_DIR   where those headers are, if neither the compiler nor
                       CMAKE_PREFIX_PATH or CMAKE_INCLUDE_PATH leads to them
@@ -162,6 +163,21 @@ def words(name):
     return ";".join(os.environ.get(name, "").replace(",", " ").split())
 
 
+# Instruction sets, the widest first, and what /proc/cpuinfo says of a CPU that has one.
+SETS = {"amx": "amx_tile amx_bf16 amx_int8 avx512_bf16", "avx512_bf16": "avx512_bf16",
+        "x86-64-v4": "avx512f avx512bw avx512cd avx512dq avx512vl", "x86-64-v3": "avx2 bmi1 bmi2 f16c fma movbe"}
+
+
+def native_set():
+    """The widest instruction set of this CPU."""
+    try:
+        flags = re.search(r"^flags\s*:(.*)", pathlib.Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+    except OSError:
+        flags = None
+    there = set(flags[1].split()) if flags else set()
+    return next((name for name, needed in SETS.items() if there.issuperset(needed.split())), "x86-64-v2")
+
+
 def cublas_headers(nvcc, torch):
     """The folder of cublasLt.h: of the CUDA that nvcc is of, or of PyTorch's packages. None, where there is none."""
     folders = [pathlib.Path(nvcc).resolve().parent.parent / "include", *torch.parent.glob("nvidia/cu*/include")]
@@ -206,7 +222,8 @@ class cmake_build(build_ext):
         headers = torch / "include"
         build = pathlib.Path(self.build_temp).resolve()
         build.mkdir(parents=True, exist_ok=True)
-        sets = os.environ.get("TIGON_TORCH_ARCHS", "").replace(",", " ").split()
+        sets = [native_set() if name == "native" else name
+                for name in os.environ.get("TIGON_TORCH_ARCHS", "").replace(",", " ").split()]
         cmake = shutil.which("cmake")
         configure = [cmake, "-S", str(HERE), "-B", str(build), f"-DTIGON_SOURCE={tigon}",
                      f"-DTIGON_TORCH_INCLUDE={headers};{headers}/torch/csrc/api/include",

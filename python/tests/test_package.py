@@ -100,6 +100,22 @@ class TestPackage:
             assert not passed and line in said.splitlines(), said
             assert not list((tmp_path / "temp").rglob("CMakeCache.txt"))
 
+    def test_native_is_the_set_of_this_cpu(self, tmp_path, bare):
+        """Beside what the compiler says of this CPU. In the place of CMake a script prints its arguments and fails."""
+        compiler, prefix = bare
+        cmake = tmp_path / "bin" / "cmake"
+        cmake.parent.mkdir()
+        cmake.write_text('#!/bin/sh\n[ "$1" = -P ] && exit 0\necho "$@"\nexit 1\n')
+        cmake.chmod(0o755)
+        passed, said = run(PACKAGE, "-q", "build_ext", "--build-lib", tmp_path / "lib", "--build-temp", tmp_path / "temp",
+                           CMAKE_PREFIX_PATH=str(prefix), PATH=f"{cmake.parent}:{os.environ['PATH']}",
+                           TIGON_TORCH_ARCHS="native", TIGON_TORCH_CUDA="0")
+        macros = subprocess.run([*shlex.split(compiler), "-march=native", "-x", "c++", "-dM", "-E", "/dev/null"],
+                                capture_output=True, text=True).stdout
+        sets = {"amx": "__AMX_BF16__", "avx512_bf16": "__AVX512BF16__", "x86-64-v4": "__AVX512VL__", "x86-64-v3": "__AVX2__"}
+        expected = next((name for name, macro in sets.items() if f"{macro} 1" in macros), "x86-64-v2")
+        assert not passed and f"-DTIGON_TORCH_SETS={expected} " in said, said
+
     def test_sdist_is_whole(self, tmp_path):
         passed, said = run(PACKAGE, "-q", "egg_info", "--egg-base", tmp_path, "sdist", "--formats=gztar", "--dist-dir",
                            tmp_path)
