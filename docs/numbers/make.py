@@ -7,7 +7,8 @@
                      pass are replaced
 
 training_step.csv is what bench/peers/*.py print, patched_model.csv what python -m tigon_torch.compare prints, gpu.csv what
-bench/gpu/peers.py writes, each with device and date.
+bench/gpu/peers.py writes, gpu_step.csv what python/tests/gpu.py train prints, adamw.csv seconds of a step over SmolLM2, each
+with device and date.
 """
 
 import csv
@@ -76,6 +77,28 @@ def gpu():
     return table(["operator, shape", "pass", "ms", "GB/s", "Liger / tigon", "torch.compile / tigon", "error"],
                  [[f"{r['operator']} {r['shape']}", r["pass"], r["ms"], r["gb_per_s"], r["liger_over_tigon"],
                    r["compile_over_tigon"], r["error"]] for r in rows_of("gpu")])
+
+
+def gpu_step():
+    made = []
+    for (device, date, software, model), rows in groups(rows_of("gpu_step"), "device", "date", "software", "model"):
+        where = f"{device}; {model}; {software}; {date}"
+        for r in rows:
+            made.append([where, r["contender"], r["ms"], f"{r['low']} to {r['high']}", f"{int(r['tokens_per_s']):,}",
+                         f"{int(r['peak_mib']):,}" if r["peak_mib"] else "", r["loss"]])
+            where = ""
+    return table(["device, model, software, date", "", "ms", "lowest to highest", "tokens a second", "peak, MiB",
+                  "loss of the last step"], made)
+
+
+def adamw():
+    made = []
+    for (device, threads, date), rows in groups(rows_of("adamw"), "device", "threads", "date"):
+        where = f"{device}; {threads} threads; {date}"
+        for r in rows:
+            made.append([where, r["case"], r["torch_s"], r["foreach_s"], r["fused_s"], r["tigon_s"]])
+            where = ""
+    return table(["device, threads, date", "", "`torch.optim.AdamW`", "foreach=True", "fused=True", "`tigon_torch.AdamW`"], made)
 
 
 def ci_scripts():
@@ -194,7 +217,8 @@ def architecture():
     return picture.write()
 
 
-TABLES = {"ci_scripts": ci_scripts, "training_step": training_step, "patched_model": patched_model, "gpu": gpu}
+TABLES = {"ci_scripts": ci_scripts, "training_step": training_step, "patched_model": patched_model, "gpu": gpu, "gpu_step": gpu_step,
+          "adamw": adamw}
 PICTURES = {"architecture.svg": architecture, "speed_and_memory.svg": speed_and_memory}
 
 

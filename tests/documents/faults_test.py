@@ -77,6 +77,7 @@ class Documents(unittest.TestCase):
             ({"c/tigon_c.h": "enum {\n  TIGON_ERROR_SHAPE = 1,\n};\n"}, "docs/errors.md: does not name the status TIGON_ERROR_SHAPE"),
             (with_python("tigon_torch.apply(model, ...)\nprint(1"), "has Python that does not parse"),
             (with_python("tigon_torch.patch(model)"), "names tigon_torch.patch, and patch is nothing of the package"),
+            (with_line("docs/page.md", "| a | 1.25 | 3.5 |"), "has measured numbers in a table"),
             ({".github/workflows/ci.yml": "steps:\n  - run: .ci/walk\n"}, "calls .ci/walk, which is not there"),
             ({".ci/cuda": "operators=(rope attention)\n", "docs/cuda.md": "# CUDA\n\n`rope`\n"}, "docs/cuda.md: does not name attention"),
             ({"CHANGELOG.md": "# Changelog\n\n## 1\n\n- one\n"}, "CHANGELOG.md:5: is no item"),
