@@ -160,6 +160,7 @@ def page(operator, docs):
             "```cpp", (operator.call or "").rstrip(), "```", "", "## Contract", "", contract_as_markdown(operator.contract or ""), "",
             "## Functions", ""]
     for comment, signature in operator.functions():
+        comment = re.sub(rf" ?See {operator.name}_options for the contract\.", "", comment)  # it is above, on the same page
         made += [comment, "", "```cpp", signature.replace("[[maybe_unused]] ", "") + ";", "```", ""]
     options = list(operator.options())
     if options:
@@ -252,7 +253,8 @@ def main(arguments):
     folder.mkdir(parents=True, exist_ok=True)
     for o in operators:
         (folder / f"{o.name}.md").write_text(page(o, docs))
-    (folder / "index.md").write_text(index(operators, lambda o: f"[{o.name}]({o.name}.md)", "Operators", []))
+    about = ["Operators by family. Each page has a call that compiles and runs, the contract, the functions, options and results."]
+    (folder / "index.md").write_text(index(operators, lambda o: f"[{o.name}]({o.name}.md)", "Operators", about))
     print(f"{len(operators)} pages in {folder}")
     return 0
 
