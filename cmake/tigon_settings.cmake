@@ -134,6 +134,12 @@ which is single numbers and slow" PARENT_SCOPE)
 endfunction()
 
 function(tigon_settings target)
+  # CMake's own default optimises nothing, and kernels are functions that have to be inlined.
+  if(NOT CMAKE_PROJECT_NAME STREQUAL "tigon" AND NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES
+     AND NOT CMAKE_CXX_FLAGS MATCHES "-O[1-3sfgz]")
+    message(NOTICE "tigon: CMAKE_BUILD_TYPE is not set, and nothing is optimised; with -DCMAKE_BUILD_TYPE=Release kernels are \
+about a hundred times faster")
+  endif()
   foreach(library IN ITEMS HIGHWAY XSIMD EIGEN)
     tigon_target_of(${library} provider)
     if(TIGON_${library}_INCLUDE_DIR)
