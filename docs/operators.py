@@ -238,6 +238,8 @@ def main(arguments):
                                 "page of its formula": (ROOT / f"docs/formulas/{o.formula()}.md").exists()}.items():
                 if not found:
                     bad.append(f"include/{o.header} has no {what}")
+            if "backward" in o.summary and not any("backward" in signature for _, signature in o.functions()):
+                bad.append(f"include/{o.header} says that it has a backward function, and has none")
             if o.family not in FAMILIES:
                 bad.append(f"include/{o.header} is of the family {o.family}, which docs/operators.py does not know")
         print("\n".join(bad) or f"operators: pages of {len(operators)} headers")
