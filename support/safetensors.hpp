@@ -68,7 +68,7 @@ struct tensor_view {
   std::vector<T> values() const {
     static_assert(std::is_trivially_copyable_v<T>);
     if (sizeof(T) != info(type).size)
-      throw std::runtime_error("a tensor of " + std::string(info(type).name) + " was asked for elements of " +
+      throw std::runtime_error("a tensor of " + std::string(info(type).name) + " was read as elements of " +
                                std::to_string(sizeof(T)) + " bytes");
     std::vector<T> out(numel());
     if (!bytes.empty()) std::memcpy(out.data(), bytes.data(), bytes.size());

@@ -188,7 +188,7 @@ sweep make_sweep(const sweep_settings& settings, std::string_view dims, const ex
     case sweep_kind::model_config: return over_models(settings, dims, usual, bytes_of);
     case sweep_kind::none: break;
   }
-  throw std::invalid_argument("no sweep was asked for");
+  throw std::invalid_argument("no sweep is requested");
 }
 
 sweep make_axis_sweep(std::string_view axis, const std::vector<std::size_t>& values, std::string_view dims,

@@ -170,7 +170,7 @@ mpi)
   refused_apart "different --save-every" "--checkpoint one --save-every 2" "--checkpoint one"
   refused_apart "different --dtype" "" "--dtype bf16"
   refused_apart "layers: 0 is not" "" "--layers 0"
-  refused_apart "asked for --help alone" "" "--help"
+  refused_apart "alone was given --help" "" "--help"
   cp text text2
   echo more >> text2
   refused_apart "read different texts" "" "--text text2"

@@ -273,7 +273,7 @@ int main(int argc, char** argv) {
     on_all_ranks(here.comm(), [&] {
       if (!parsed.refusal.empty()) throw std::runtime_error(parsed.refusal);
     });
-    same_on_all_ranks(here.comm(), parsed.options.has_value(), "one rank was asked for --help alone");
+    same_on_all_ranks(here.comm(), parsed.options.has_value(), "one rank alone was given --help");
     return parsed.options ? train_llama(*parsed.options, here) : 0;
   } catch (const shared_fault& error) {  // on all ranks
     return here.first() ? refused(error.what(), 2) : 2;

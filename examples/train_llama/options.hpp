@@ -138,7 +138,7 @@ inline void add_output_options(option_table& all, run_options& o) {
   using enum decides;
   all.add(own, "--csv", o.csv, "file for the losses of every step")->group("Output");
   all.add(own, "--svg", o.svg, "file for a picture of the loss curves")->group("Output");
-  all.add(own, "--profile", o.profile, "where the time goes, by operator, at one thread and at all in turns")
+  all.add(own, "--profile", o.profile, "where the time goes, by operator, on one thread and on all, alternating")
       ->group("Output");
   all.add(own, "--trace", o.trace, "file for a trace of it, for chrome://tracing or Perfetto")->group("Output");
   all.add(own, "--checkpoint", o.checkpoint, "file to save the whole state to, at the end")->group("Output");

@@ -96,9 +96,8 @@ inline parsed_preference_run parse_preference_run(int argc, const char* const* a
   app.add_option("--beta", p.objective.beta, "of the rewards; 0: 2 for simpo, 0.1 for the others")
       ->check(real(bound::from_zero))
       ->group("Run");
-  auto* gamma = app.add_option("--gamma", p.objective.gamma, "margin that simpo asks for")
-                    ->check(real(bound::from_zero))
-                    ->group("Run");
+  auto* gamma =
+      app.add_option("--gamma", p.objective.gamma, "margin of simpo")->check(real(bound::from_zero))->group("Run");
   app.add_option("--batch", o.batch, "pairs of a step")->check(whole(1, many / 2))->group("Run");
   app.add_option("--steps", o.steps, "on pairs")->check(whole(1, most_steps))->group("Run");
   app.add_option("--eval-every", o.eval_every, "steps between looks at the held-out pairs; 0: at the end only")

@@ -71,6 +71,7 @@ class Documents(unittest.TestCase):
             (with_line("docs/page.md", "Steps take 1203.5 and 408.1 and 77.25 s."), "has the numbers 1203.5, 408.1, 77.25"),
             (with_line("docs/page.md", "Both ran by turns."), "says 'by turns'"),
             (with_line("docs/page.md", "```sh\nrun  # by turns\n```"), "says 'by turns'"),
+            ({"tools/finetune/main.cpp": 'fail("no step was asked for");\n'}, "tools/finetune/main.cpp:1: says 'asked for'"),
             ({"include/tigon/ops/one.hpp": "/// Adds rows by turns.\n"}, "include/tigon/ops/one.hpp:1: says 'by turns'"),
             ({"docs/page.md": "# Page\n\n## Part\n"}, "docs/page.md: has no sentence behind its title"),
             ({"CHANGELOG.md": "# Changelog\n\n## 1\n\n### New\n\n- one\n  and more\n"}, "CHANGELOG.md:8: is no item of one line"),

@@ -226,7 +226,7 @@ class fine_tuning {
   void resume() {
     at_ = load_state(std::filesystem::path(o_.out) / state_name, trainer_->trained(), identity_);
     if (!trainer_->data().go_to({static_cast<std::uint64_t>(at_.epoch), static_cast<std::size_t>(at_.taken)}))
-      throw std::runtime_error("the state in " + o_.out + " stands behind the end of the data");
+      throw std::runtime_error("the state in " + o_.out + " is behind the end of the data");
     trainer_->restored(static_cast<std::size_t>(at_.step));
   }
 

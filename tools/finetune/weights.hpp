@@ -252,13 +252,13 @@ void read_weights(const std::filesystem::path& folder, const architecture& a, co
     wanted.insert(t.name);
     const auto found = file_of.find(t.name);
     if (found == file_of.end())
-      throw std::runtime_error(folder.string() + " holds no tensor \"" + t.name + "\", which its config.json asks for");
+      throw std::runtime_error(folder.string() + " holds no tensor \"" + t.name + "\", which its config.json requires");
     const safetensors_file& file = files[found->second];
     const tensor_view& tensor = file.at(t.name);
     if (tensor.shape != t.shape()) {
       std::string shape;
       for (const std::size_t extent : t.shape()) shape += (shape.empty() ? "" : ", ") + std::to_string(extent);
-      file.fail("holds a tensor \"" + t.name + "\" of another shape than [" + shape + "], which config.json asks for");
+      file.fail("holds a tensor \"" + t.name + "\" of another shape than [" + shape + "], which config.json requires");
     }
     const std::span<float> to = memory(t);
     if (!read_f32(tensor, to))

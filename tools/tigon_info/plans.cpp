@@ -146,7 +146,7 @@ std::string of_plan(tigon::core cpu, const tigon::row_shape& s) {
                                      std::to_string(p.group_elements) + " elements");
     add(p.column_blocks, "blocks of columns");
   }
-  return text.empty() ? "as it stands" : text.substr(2);
+  return text.empty() ? "plain" : text.substr(2);
 }
 
 }  // namespace
