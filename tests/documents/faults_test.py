@@ -77,6 +77,8 @@ class Documents(unittest.TestCase):
             ({"CHANGELOG.md": "# Changelog\n\n## 1\n\n### New\n\n- one\n  and more\n"}, "CHANGELOG.md:8: is no item of one line"),
             ({"c/tigon_c.h": "enum {\n  TIGON_ERROR_SHAPE = 1,\n};\n"}, "docs/errors.md: does not name the status TIGON_ERROR_SHAPE"),
             (with_python("tigon_torch.apply(model, ...)\nprint(1"), "has Python that does not parse"),
+            ({"docs/torch.md": "# Torch\n\n| `norm(x, size)` | a norm |\n", "python/tigon_torch/ops.py": "def norm(x, eps):\n    pass\n"},
+             "docs/torch.md:3: gives norm the argument size"),
             (with_python("tigon_torch.patch(model)"), "names tigon_torch.patch, and patch is nothing of the package"),
             (with_line("docs/page.md", "| a | 1.25 | 3.5 |"), "has measured numbers in a table"),
             ({".github/workflows/ci.yml": "steps:\n  - run: .ci/walk\n"}, "calls .ci/walk, which is not there"),
