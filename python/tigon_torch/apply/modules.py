@@ -12,7 +12,10 @@ import torch.nn.functional as F
 
 from .. import ops
 from ..devices import autocast_type, runs
+from . import products
+from .patch import Forward
 from .recompute import instead_of
+from .sharded import has_hooks
 
 
 def _norm_fits(op: str, norm, x: torch.Tensor) -> bool:
@@ -23,11 +26,33 @@ def _norm_fits(op: str, norm, x: torch.Tensor) -> bool:
 
 def rms_norm_forward(eps: float, offset: float, casting: str):
     def forward(self, hidden_states):
+        ready = hidden_states.__dict__.pop(_NORMED, None) if isinstance(hidden_states, torch.Tensor) else None
+        if ready is not None and ready[0] is self and ready[1] == hidden_states._version:
+            return ready[2]
         if not _norm_fits("rms_norm", self, hidden_states):
             return type(self).forward(self, hidden_states)
         return ops.rms_norm(hidden_states, getattr(self, "weight", None), eps, offset, casting)
 
     return forward
+
+
+# The attribute of a layer that has what follows it: the norm that its result goes into, and the facts of that.
+NEXT = "_tigon_next"
+# That of the result: the norm, the version of the result, and what the norm makes of it.
+_NORMED = "_tigon_normed"
+
+
+def _add_for_next(self, x, residual):
+    """x + residual. On a GPU the norm that follows is made by the same operator, and waits for its module at the sum.
+    Not with gradient checkpointing, which keeps the sum alone."""
+    norm, facts = vars(self).get(NEXT, (None, None))
+    if norm is None or not products.on_gpu(x) or torch.compiler.is_compiling() or getattr(self, "gradient_checkpointing", False):
+        return residual + x
+    if type(residual) is not torch.Tensor or "forward" not in vars(norm) or has_hooks(norm):
+        return residual + x
+    normed, total = add_and_norm(x, residual, norm, facts)
+    setattr(total, _NORMED, (norm, total._version, normed))
+    return total
 
 
 def layer_norm_forward(offset: float):
@@ -95,9 +120,15 @@ def layer_forward(recompute: bool, form, first, second):
         with _made_by(next_norm, residual, recompute, second, x):
             x = getattr(self, form.mlp)(x)
         x = x[0] if isinstance(x, tuple) else x  # experts may have the numbers of their router beside it
-        return residual + scaled(self, x.view(residual.shape), after_mlp)
+        return _add_for_next(self, scaled(self, x.view(residual.shape), after_mlp), residual)
 
     return _checkpointing(forward)
+
+
+def first_norm(layer):
+    """The norm that a layer begins with, if its forward is that of layer_forward."""
+    own = vars(layer).get("forward")
+    return getattr(layer, own.options[1].norms[0]) if isinstance(own, Forward) and own.make is layer_forward else None
 
 
 def mlp_forward(mlp, recompute: bool):
@@ -106,11 +137,15 @@ def mlp_forward(mlp, recompute: bool):
     def forward(self, x):
         if mlp.packed:
             halves = self.gate_up_proj(x).chunk(2, dim=-1)
+        elif mlp.gate is None:
+            halves = (self.up_proj(x),)
         else:
-            halves = (self.up_proj(x),) if mlp.gate is None else (self.gate_proj(x), self.up_proj(x))
-        y = mlp.activate(*halves)
-        with instead_of(recompute, y, mlp.activate, *halves):
-            y = self.down_proj(y)
+            halves = products.of_one_input(x, self.gate_proj, self.up_proj) or (self.gate_proj(x), self.up_proj(x))
+        y = products.behind_gate(mlp.gate, *halves, self.down_proj) if recompute and mlp.gate is not None else None
+        if y is None:
+            y = mlp.activate(*halves)
+            with instead_of(recompute, y, mlp.activate, *halves):
+                y = self.down_proj(y)
         return y if mlp.scale == 1.0 else y * mlp.scale
 
     return forward
