@@ -9,7 +9,7 @@
       --contenders eager,compile,tigon,tigon_compile,tigon_graph,liger   graph: graphed_step
       --layers 16 --batch 4 --seq 2048 --steps 10 --profile FOLDER --keep
 
-Needs transformers 5.21 or later; of train liger_kernel where it is compared. Ends with 1 where something is wrong.
+Needs transformers 4.57 or later; of train liger_kernel where it is compared. Ends with 1 where something is wrong.
 """
 import argparse
 import contextlib

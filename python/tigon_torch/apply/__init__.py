@@ -216,6 +216,10 @@ class _Applying:
         if before not in (("sdpa", _attention.NAME) if own else ("sdpa", "eager", _attention.NAME)):
             self.report.leave(f"attention: the model was built with attn_implementation='{before}'")
             return
+        if before == "sdpa" and getattr(self.text, "attn_logit_softcapping", None) is not None:
+            self.report.leave("attention: this transformers' sdpa leaves out the soft cap of the config; "
+                              "attn_implementation='eager' has it")
+            return
         # Copies, because other models may have been built from the same config. The model keeps them when it is
         # reverted: what has changed in one since, by resize_token_embeddings for example, belongs to the model.
         memo = {}
@@ -313,7 +317,7 @@ def apply(model, *, skip_logits: bool | None = None, recompute: bool = True, **s
     small random numbers, once a process.
     The device of the parameters decides which kernels there are: move a model first. Parameters on the CPU and on CUDA
     are refused.
-    Raises ValueError for a model of a type that it does not know, ImportError for a transformers older than 5.21.
+    Raises ValueError for a model of a type that it does not know, ImportError for a transformers older than 4.57.
     """
     outer, model = model, _unwrap(model)
     family, on = _family_of(model), _switches(switches)

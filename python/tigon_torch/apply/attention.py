@@ -212,12 +212,15 @@ def attention_mask(batch_size, q_length=None, kv_length=None, q_offset=0, kv_off
 def plain_positions(masks: str | None, cls: type):
     """The forward of a model without a head, for torch.compile and CUDA. Without a cache transformers looks for packed
     sequences, for which it waits for a GPU; compiled, and in a CUDA graph, it makes a mask for them in any case. Where
-    the caller gave neither mask nor positions, there are none. `masks`: how the family keeps them (families.py): None, one, "config", one with the config's
-    window if it has one, or "layers", one for each type of layers."""
+    the caller gave neither mask nor positions, there are none. `masks`: how the family keeps them (families.py): None,
+    one, "config", one with the config's window if it has one, or "layers", one for each type of layers."""
+
+    def types_of_layers(config):
+        return getattr(config, "layer_types", None)  # which older versions of some types do not have
 
     def window_of(config):
         """That of the layers that have one; a config may have a window, or 0, for layers that it does not have."""
-        used = masks == "config" or (masks == "layers" and "sliding_attention" in config.layer_types)
+        used = masks == "config" or (masks == "layers" and "sliding_attention" in (types_of_layers(config) or ()))
         return getattr(config, "sliding_window", None) if used else None
 
     def is_plain(model, args, kwargs):
@@ -231,7 +234,7 @@ def plain_positions(masks: str | None, cls: type):
             return False
         if config._attn_implementation != NAME or not getattr(config, "is_causal", True):
             return False
-        if not _has_a_number(window_of(config)):
+        if not _has_a_number(window_of(config)) or (masks == "layers" and types_of_layers(config) is None):
             return False
         return not getattr(config, "use_bidirectional_attention", False)
 

@@ -10,6 +10,7 @@ import importlib
 
 from .versions import installed
 
+
 @dataclasses.dataclass(frozen=True)
 class Family:
     """A type of models. A type with images has the text model of another type inside, which has a row of its own."""

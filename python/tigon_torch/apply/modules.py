@@ -24,35 +24,43 @@ def _norm_fits(op: str, norm, x: torch.Tensor) -> bool:
     return runs(op, x) and (weight is None or x.dtype == weight.dtype)
 
 
-def rms_norm_forward(eps: float, offset: float, casting: str):
-    def forward(self, hidden_states):
-        ready = hidden_states.__dict__.pop(_NORMED, None) if isinstance(hidden_states, torch.Tensor) else None
-        if ready is not None and ready[0] is self and ready[1] == hidden_states._version:
-            return ready[2]
-        if not _norm_fits("rms_norm", self, hidden_states):
-            return type(self).forward(self, hidden_states)
-        return ops.rms_norm(hidden_states, getattr(self, "weight", None), eps, offset, casting)
-
-    return forward
-
-
 # The attribute of a layer that has what follows it: the norm that its result goes into, and the facts of that.
 NEXT = "_tigon_next"
 # That of the result: the norm, the version of the result, and what the norm makes of it.
 _NORMED = "_tigon_normed"
 
 
+def _ready(norm, x):
+    """What this norm makes of x, if it came with x."""
+    if torch.compiler.is_compiling() or not products.on_gpu(x):
+        return None
+    of, version, normed = vars(x).pop(_NORMED, (None, None, None))
+    return normed if of is norm and version == x._version else None
+
+
 def _add_for_next(self, x, residual):
     """x + residual. On a GPU the norm that follows is made by the same operator, and waits for its module at the sum.
     Not with gradient checkpointing, which keeps the sum alone."""
     norm, facts = vars(self).get(NEXT, (None, None))
-    if norm is None or not products.on_gpu(x) or torch.compiler.is_compiling() or getattr(self, "gradient_checkpointing", False):
+    if norm is None or torch.compiler.is_compiling() or getattr(self, "gradient_checkpointing", False):
         return residual + x
-    if type(residual) is not torch.Tensor or "forward" not in vars(norm) or has_hooks(norm):
+    if not products.on_gpu(x) or type(residual) is not torch.Tensor or "forward" not in vars(norm) or has_hooks(norm):
         return residual + x
     normed, total = add_and_norm(x, residual, norm, facts)
     setattr(total, _NORMED, (norm, total._version, normed))
     return total
+
+
+def rms_norm_forward(eps: float, offset: float, casting: str):
+    def forward(self, hidden_states):
+        ready = _ready(self, hidden_states)
+        if ready is not None:
+            return ready
+        if not _norm_fits("rms_norm", self, hidden_states):
+            return type(self).forward(self, hidden_states)
+        return ops.rms_norm(hidden_states, getattr(self, "weight", None), eps, offset, casting)
+
+    return forward
 
 
 def layer_norm_forward(offset: float):
