@@ -90,14 +90,13 @@ TEST(communicator, folds_shares_to_the_bits_of_folding_all) {
         return std::ldexp(1.f + static_cast<float>((7 * r + 3 * j) % 11), static_cast<int>((r + 5 * j) % 24));
       };
       for (const std::size_t n : {1u, 5u, 64u}) {
-        std::vector<float> mine(n), into(n, 0.1f), other(n, 0.1f), wanted(n, 0.1f);
+        std::vector<float> mine(n), start(n), wanted(n);
         for (std::size_t j = 0; j < n; ++j) {
-          mine[j] = value(c.rank(), j);
+          mine[j] = value(c.rank(), j), start[j] = wanted[j] = 0.1f * static_cast<float>(j);
           for (std::size_t r = 0; r < ranks; ++r) wanted[j] += value(r, j);
         }
         for (const std::size_t block : {1u, 7u, 100u}) {
-          into.assign(n, 0.1f), other.assign(n, 0.1f);
-          std::vector<float> scratch(ranks * block);
+          std::vector<float> into = start, other = start, scratch(ranks * block);
           tigon::comm::reduce_in_rank_order<float>(c, mine, std::span(into), scratch, std::plus<>());
           tigon::comm::reduce_in_rank_order<float>(plain, mine, std::span(other), scratch, std::plus<>());
           ASSERT_EQ(into, wanted);
