@@ -110,7 +110,7 @@ void load_checkpoint(const std::filesystem::path& path, const parameter_layout& 
   rng::state_type draws;
   std::memcpy(draws.data(), checked("rng", dtype::i64, {draws.size()}).bytes.data(), sizeof draws);
   if (draws == rng::state_type{}) file.fail("holds a generator that draws zeros alone");
-  const std::int64_t step = checked("step", dtype::i64, {}).values<std::int64_t>()[0];
+  const std::int64_t step = checked("step", dtype::i64, {}).template values<std::int64_t>()[0];
   if (step < 0) file.fail("holds a negative step");
 
   state.weights = floats_for_kernels<S>(std::move(weights));

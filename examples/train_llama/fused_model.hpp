@@ -159,7 +159,7 @@ class llama_model {
     return {gradient_.data() + t.offset, t.rows, t.cols};
   }
   tigon::rms_norm_options norm_options() const { return {.eps = c_.norm_eps}; }
-  matrix<const float> table(const std::vector<float>& values) const { return {values.data(), seq_len_, c_.head_dim()}; }
+  matrix<const float> table(const kernel_vector<float>& values) const { return {values.data(), seq_len_, c_.head_dim()}; }
 
   /// `count` heads that begin at column `begin` of rows of q, k and v together: of windows, or of a part of one.
   template <class U>
