@@ -159,7 +159,9 @@ class llama_model {
     return {gradient_.data() + t.offset, t.rows, t.cols};
   }
   tigon::rms_norm_options norm_options() const { return {.eps = c_.norm_eps}; }
-  matrix<const float> table(const kernel_vector<float>& values) const { return {values.data(), seq_len_, c_.head_dim()}; }
+  matrix<const float> table(const kernel_vector<float>& values) const {
+    return {values.data(), seq_len_, c_.head_dim()};
+  }
 
   /// `count` heads that begin at column `begin` of rows of q, k and v together: of windows, or of a part of one.
   template <class U>
@@ -270,8 +272,40 @@ class llama_model {
 
   /// The head and the loss; with `dy` that has memory also their gradients.
   void head_loss(matrix<T> y, std::span<const std::int32_t> targets, matrix<T> dy = {}) {
-    do_.head_loss({y, weight(layout_.head)}, targets_.of(targets), loss_, dy,
-                  dy.data == nullptr ? matrix<S>{} : grad(layout_.head));
+    const matrix<S> dw = dy.data == nullptr ? matrix<S>{} : grad(layout_.head);
+    const auto of = [&](operators<T, S>& by) {
+      by.head_loss({y, weight(layout_.head)}, targets_.of(targets), loss_, dy, dw);
+    };
+    if constexpr (!on_host)
+      if (dw.data != nullptr) {
+        // The layers' gradients come later: until then their memory is scratch, for more rows of logits than the default's.
+        tigon::workspace scratch(std::as_writable_bytes(layers_gradient()));
+        tigon::context own(ctx_.executor(), scratch, kernel_queue());
+        own.logit_rows(rows_of_logits(y.rows, scratch.capacity()));
+        if (own.logit_rows() != 0) {
+          operators<T, S> by(own, profile_);
+          return of(by);
+        }
+      }
+    of(do_);
+  }
+  /// The gradients of the tensors of all layers.
+  std::span<S> layers_gradient() const {
+    const std::size_t begin = layout_.tensors[layout_.layers[0].attention_norm].offset;
+    return gradient_.subspan(begin, layout_.tensors[layout_.final_norm].offset - begin);
+  }
+  /// For which head_loss() takes at most `bytes`; 0: for none.
+  std::size_t rows_of_logits(std::size_t rows, std::size_t bytes) const {
+    tigon::workspace none;
+    tigon::context asked(ctx_.executor(), none);
+    using types = typename operators<T, S>::head_types;
+    for (std::size_t n = 2048; n != 0; n -= 512) {
+      asked.logit_rows(n);
+      if (tigon::fused_linear_cross_entropy_workspace<typename operators<T, S>::head_backend, types>(
+              rows, c_.hidden, c_.vocab, asked) <= bytes)
+        return n;
+    }
+    return 0;
   }
   /// What the last head_loss() made.
   double last_loss() const { return static_cast<double>(copy_of(std::span<const float>(loss_, 1))[0]); }

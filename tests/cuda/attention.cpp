@@ -1,4 +1,4 @@
-// Attention of backend cuda by its own kernels, on the model of a GPU.
+// Attention of backend cuda: on the model of a GPU by its own kernels, on a GPU also by cuDNN.
 #include "problem.hpp"
 // Behind it: it says how these are compiled.
 #include <cstdint>
@@ -84,6 +84,9 @@ TEST(cuda_attention, scores) {
 TEST(cuda_attention, types) {
   expect_as_single_numbers<double>({1, 2, 1, 9, 9, 130});  // more columns than threads
   expect_as_single_numbers<bfloat16>({1, 2, 1, 9, 9, 16});
+  // On a GPU these are cuDNN's.
+  expect_as_single_numbers<bfloat16>({2, 4, 2, 17, 17, 16}, 8e-3);
+  expect_as_single_numbers<float16>({1, 2, 1, 16, 20, 8, {.window_left = 3, .offset = 4}, true}, 8e-3);
   expect_as_single_numbers<float16>({1, 2, 1, 9, 9, 16, {.softcap = 1}, true});
 }
 TEST(cuda_attention, documents_are_refused) {
