@@ -74,8 +74,7 @@ struct kernel<op::attention, backends::cuda> {
                             "none on cuda: a call for each document");
   }
 #if !defined(TIGON_CUDA_MODEL)
-  /// Queries from which on cuDNN is called. It makes a graph for every shape, which a cache that grows would ask for token by
-  /// token.
+  /// Queries from which on cuDNN is called. It makes a graph for every shape: with a cache that grows, one for every token.
   static constexpr std::size_t fewest_queries = 16;
 
   template <class T>
