@@ -39,7 +39,7 @@ auto rotations(std::size_t d, rope_options opt) {
     const auto own = numbers<T>(tokens, turned / 2).fill(4), freqs = numbers<T>(seq, d).fill(5);
     const auto cos3 = numbers<T>(3 * tokens, d / 2).fill(6), sin3 = numbers<T>(3 * tokens, d / 2).fill(7);
     const auto y = p.made("rope"), dx = p.made("rope backward"), l = p.made("llama4_rope"), m = p.made("qwen2vl_mrope");
-    const std::array<std::size_t, 3> sections{d / 8, d / 8, d / 2 - 2 * (d / 8)};
+    const std::array<std::size_t, 3> sections{d / 8 + 1, d / 8, d / 2 - 2 * (d / 8) - 1};  // within an access, too
     return [=]<class B>(context& ctx) {
       const auto in = heads_of(x, d), out = heads_of(y, d), back = heads_of(dx, d), of_l = heads_of(l, d),
                  of_m = heads_of(m, d);
@@ -116,6 +116,23 @@ TEST(cuda_tokens, embedding) {
     for (const gradient mode : {gradient::overwrite, gradient::accumulate})
       expect_as_single_numbers<float>(s, lookups<float>(mode));
   expect_as_single_numbers<bfloat16>({70, 64}, lookups<bfloat16>(gradient::overwrite));
+}
+
+TEST(cuda_tokens, embedding_adds_rows_in_the_order_of_positions) {
+  device_memory::instance().clear();
+  const auto dy = numbers<float>(3, 16), dweight = numbers<float>(2, 16);
+  auto* const ids = static_cast<std::int32_t*>(device_memory::instance().take(3 * sizeof(std::int32_t)));
+  const float row[3] = {1e8f, -1e8f, 1.f};  // any other order makes 0
+  for (std::size_t i = 0; i < 3; ++i) {
+    ids[i] = 1;
+    std::fill_n(dy.data + i * 16, 16, row[i]);
+  }
+  workspace scratch(gpu::memory(nullptr));
+  context ctx(serial(), scratch, gpu::queue(nullptr));
+  embedding_backward<cuda>(dy.matrix(), std::span<const std::int32_t>(ids, 3), dweight.matrix(), {}, ctx);
+  ctx.wait();
+  EXPECT_EQ(dweight.data[0], 0.f);
+  EXPECT_EQ(dweight.data[16], 1.f);
 }
 
 TEST(cuda_tokens, ids_out_of_range) {

@@ -65,13 +65,15 @@ __global__ void __launch_bounds__(256) gather_rows(matrix_view<const T> weight, 
 
 /// The positions of token v are order[first[v - 1]], ..., order[first[v] - 1], where first[-1] is 0.
 struct token_lists {
-  unsigned *first, *order, *sums;
+  unsigned *first, *listed, *order, *sums;  ///< listed: the same lists in any order
   std::size_t vocab;
 };
 /// Numbers that a block of the scan has.
 inline constexpr unsigned scan_threads = 256, scan_numbers = 4 * scan_threads;
 
-inline __global__ void __launch_bounds__(scan_threads) clear_counts(token_lists lists) {
+// Templates, because nvcc does not take inline kernels.
+template <class Lists>
+__global__ void __launch_bounds__(scan_threads) clear_counts(Lists lists) {
   const std::size_t v = blockIdx.x * std::size_t{scan_threads} + threadIdx.x;
   if (v <= lists.vocab) lists.first[v] = 0;
 }
@@ -83,7 +85,8 @@ __global__ void __launch_bounds__(scan_threads) count_tokens(ids_of_call<I> toke
   if (i < tokens.count && tokens.exists(i)) atomicAdd(lists.first + static_cast<std::size_t>(tokens.ids[i]) + 1, 1u);
 }
 /// The sums of the blocks of the scan; then the scan, after which first[v] is where the list of v begins.
-inline __global__ void __launch_bounds__(scan_threads) sum_counts(token_lists lists) {
+template <class Lists>
+__global__ void __launch_bounds__(scan_threads) sum_counts(Lists lists) {
   double sum[1] = {0};
 #pragma unroll
   for (unsigned k = 0; k < scan_numbers; k += scan_threads) {
@@ -93,7 +96,8 @@ inline __global__ void __launch_bounds__(scan_threads) sum_counts(token_lists li
   group<0>::reduce<add>(sum);
   if (threadIdx.x == 0) lists.sums[blockIdx.x] = static_cast<unsigned>(sum[0]);
 }
-inline __global__ void __launch_bounds__(scan_threads) scan_counts(token_lists lists) {
+template <class Lists>
+__global__ void __launch_bounds__(scan_threads) scan_counts(Lists lists) {
   __shared__ unsigned of_thread[scan_threads];
   double before[1] = {0};
   for (unsigned k = threadIdx.x; k < blockIdx.x; k += scan_threads) before[0] += lists.sums[k];
@@ -119,26 +123,28 @@ template <class I>
 __global__ void __launch_bounds__(scan_threads) list_positions(ids_of_call<I> tokens, token_lists lists) {
   const std::size_t i = blockIdx.x * std::size_t{scan_threads} + threadIdx.x;
   if (i < tokens.count && tokens.exists(i))
-    lists.order[atomicAdd(lists.first + static_cast<std::size_t>(tokens.ids[i]), 1u)] = static_cast<unsigned>(i);
+    lists.listed[atomicAdd(lists.first + static_cast<std::size_t>(tokens.ids[i]), 1u)] = static_cast<unsigned>(i);
 }
 
-/// Sorts n numbers, by all threads of a block: Batcher's network, which compares nothing behind the last.
-TIGON_DEVICE_INLINE void sort_by_block(unsigned* a, unsigned n) {
-  for (unsigned size = 2; size / 2 < n; size *= 2)
-    for (unsigned by = size - 1; by != 0; by = by == size - 1 ? size / 4 : by / 2) {
-      __syncthreads();
-      for (unsigned k = threadIdx.x; k < n; k += blockDim.x) {
-        const unsigned other = k ^ by;
-        if (other <= k || other >= n) continue;
-        const unsigned low = a[k], high = a[other];
-        if (high < low) a[k] = high, a[other] = low;
-      }
-    }
-  __syncthreads();
+/// order = the lists of `listed`, each in ascending order: a position comes behind those of its token that are smaller, which its
+/// thread counts.
+template <class I>
+__global__ void __launch_bounds__(scan_threads)
+    order_positions(ids_of_call<I> tokens, token_lists lists, std::size_t padding) {
+  const std::size_t k = blockIdx.x * std::size_t{scan_threads} + threadIdx.x;
+  if (k >= lists.first[lists.vocab]) return;
+  const unsigned position = lists.listed[k];
+  const auto v = static_cast<std::size_t>(tokens.ids[position]);
+  if (v == padding) return;
+  const unsigned begin = v == 0 ? 0 : lists.first[v - 1], end = lists.first[v];
+  unsigned smaller = 0;
+#pragma unroll 8
+  for (unsigned other = begin; other < end; ++other) smaller += lists.listed[other] < position;
+  lists.order[begin + smaller] = position;
 }
 
-/// Tokens of a block, one after the other; and how long a list it sorts in shared memory.
-inline constexpr unsigned tokens_of_block = 4, short_list = 1024;
+/// Threads that have a part of a token's columns, one access each; and tokens that they go through.
+inline constexpr unsigned token_threads = 64, tokens_in_turn = 4;
 
 /// dweight[v] = the sum of the rows of dy whose token is v, or added to it.
 template <int N, class T>
@@ -147,55 +153,46 @@ __global__ void __launch_bounds__(256)
                        bool accumulate) {
   using A = accumulator_t<T>;
   using V = simd::vec<simd::cuda, A>;
-  __shared__ unsigned places[short_list];
-  for (std::size_t v = blockIdx.x * std::size_t{tokens_of_block}; v < (blockIdx.x + std::size_t{1}) * tokens_of_block;
-       ++v) {
-    if (v >= dweight.rows) return;
+  const std::size_t j = (blockIdx.y * std::size_t{token_threads} + threadIdx.x % token_threads) * N;
+  if (j >= dweight.cols) return;
+  // Tokens of neighbouring numbers are often frequent ones, so they are of other threads.
+  const std::size_t turns = gridDim.x * std::size_t{256 / token_threads};
+  for (std::size_t v = blockIdx.x * std::size_t{256 / token_threads} + threadIdx.x / token_threads; v < dweight.rows;
+       v += turns) {
     const unsigned begin = v == 0 ? 0 : lists.first[v - 1], count = v == padding ? 0 : lists.first[v] - begin;
     if (count == 0 && accumulate) continue;
-    const unsigned* list = lists.order + begin;
-    if (count > short_list) {
-      sort_by_block(lists.order + begin, count);
-    } else if (count > 1) {
-      __syncthreads();  // the list before has been read
-      for (unsigned k = threadIdx.x; k < count; k += blockDim.x) places[k] = list[k];
-      sort_by_block(places, count);
-      list = places;
+    const unsigned* const list = lists.order + begin;
+    T* const to = dweight.data + v * dweight.row_stride + j;
+    elements<N, T> row;
+    A sum[N], high[N], low[N];
+#pragma unroll
+    for (int u = 0; u < N; ++u) sum[u] = high[u] = low[u] = A(0);
+    if (accumulate) {
+      row.load(to);
+#pragma unroll
+      for (int u = 0; u < N; ++u) sum[u] = row.template get<A>(u);
     }
-    for (std::size_t j = threadIdx.x * std::size_t{N}; j < dweight.cols; j += blockDim.x * std::size_t{N}) {
-      T* const to = dweight.data + v * dweight.row_stride + j;
-      elements<N, T> row;
-      A sum[N], high[N], low[N];
+    const bool many = count > simd::plain_rows;
+    for (unsigned k = 0; k < count;) {
+      const unsigned stop = many && count - k > simd::plain_rows ? k + static_cast<unsigned>(simd::plain_rows) : count;
+#pragma unroll 8
+      for (; k < stop; ++k) {
+        elements<N, T> e;
+        e.load(dy.data + list[k] * dy.row_stride + j);
 #pragma unroll
-      for (int u = 0; u < N; ++u) sum[u] = high[u] = low[u] = A(0);
-      if (accumulate) {
-        row.load(to);
-#pragma unroll
-        for (int u = 0; u < N; ++u) sum[u] = row.template get<A>(u);
+        for (int u = 0; u < N; ++u) sum[u] += e.template get<A>(u);
       }
-      const bool many = count > simd::plain_rows;
-      for (unsigned k = 0; k < count;) {
-        const unsigned stop =
-            many && count - k > simd::plain_rows ? k + static_cast<unsigned>(simd::plain_rows) : count;
-#pragma unroll 4
-        for (; k < stop; ++k) {
-          elements<N, T> e;
-          e.load(dy.data + list[k] * dy.row_stride + j);
+      if (!many) continue;
 #pragma unroll
-          for (int u = 0; u < N; ++u) sum[u] += e.template get<A>(u);
-        }
-        if (!many) continue;
-#pragma unroll
-        for (int u = 0; u < N; ++u) {
-          const auto total = simd::add_compensated(V(high[u]), V(low[u]), V(sum[u]));
-          high[u] = total.v[0].r, low[u] = total.v[1].r, sum[u] = A(0);
-        }
+      for (int u = 0; u < N; ++u) {
+        const auto total = simd::add_compensated(V(high[u]), V(low[u]), V(sum[u]));
+        high[u] = total.v[0].r, low[u] = total.v[1].r, sum[u] = A(0);
       }
-#pragma unroll
-      for (int u = 0; u < N; ++u) sum[u] = many ? high[u] + low[u] : sum[u];
-      row.set_all(sum);
-      row.store(to);
     }
+#pragma unroll
+    for (int u = 0; u < N; ++u) sum[u] = many ? high[u] + low[u] : sum[u];
+    row.set_all(sum);
+    row.store(to);
   }
 }
 
@@ -228,25 +225,30 @@ struct kernel<op::embedding, backends::cuda> {
     if (dweight.cols == 0) return vocab;
     const std::size_t rows = ids.size();
     workspace::frame frame(ctx.workspace());
-    // As many numbers as there is memory for in a CPU's lists: the sums of the scan are behind the first.
+    // As many bytes as a CPU's lists have: half of each are left for the sums of the scan, and for the order.
     auto* const first = reinterpret_cast<unsigned*>(frame.template take<std::size_t>(vocab + 1));
-    auto* const order = reinterpret_cast<unsigned*>(frame.template take<std::size_t>(rows));
-    const gpu::token_lists lists{first, order, first + vocab + 1, vocab};
+    auto* const listed = reinterpret_cast<unsigned*>(frame.template take<std::size_t>(rows));
+    const gpu::token_lists lists{first, listed, listed + rows, first + vocab + 1, vocab};
     (void)gpu::fitting(rows, "tokens"), (void)gpu::fitting(vocab, "rows of an embedding");
     const auto blocks_of = [](std::size_t n, unsigned each) { return gpu::blocks(detail::ceil_div(n, each)); };
-    gpu::launch(ctx, gpu::clear_counts, blocks_of(vocab + 1, gpu::scan_threads), gpu::scan_threads, lists);
+    gpu::launch(ctx, gpu::clear_counts<gpu::token_lists>, blocks_of(vocab + 1, gpu::scan_threads), gpu::scan_threads,
+                lists);
     if (rows != 0) {
       const auto tokens = tokens_of("embedding_backward", ids, vocab, ctx);
       gpu::launch(ctx, gpu::count_tokens<I>, blocks_of(rows + gpu::scan_threads, gpu::scan_threads), gpu::scan_threads,
                   tokens, lists);
-      gpu::launch(ctx, gpu::sum_counts, blocks_of(vocab + 1, gpu::scan_numbers), gpu::scan_threads, lists);
-      gpu::launch(ctx, gpu::scan_counts, blocks_of(vocab + 1, gpu::scan_numbers), gpu::scan_threads, lists);
+      gpu::launch(ctx, gpu::sum_counts<gpu::token_lists>, blocks_of(vocab + 1, gpu::scan_numbers), gpu::scan_threads,
+                  lists);
+      gpu::launch(ctx, gpu::scan_counts<gpu::token_lists>, blocks_of(vocab + 1, gpu::scan_numbers), gpu::scan_threads,
+                  lists);
       gpu::launch(ctx, gpu::list_positions<I>, blocks_of(rows, gpu::scan_threads), gpu::scan_threads, tokens, lists);
+      gpu::launch(ctx, gpu::order_positions<I>, blocks_of(rows, gpu::scan_threads), gpu::scan_threads, tokens, lists,
+                  static_cast<std::size_t>(opt.padding_index));
     }
     with_vectors<T>(dy, dweight, [&](auto n) {
-      const std::size_t wanted = detail::round_up(detail::ceil_div(dweight.cols, n.value), std::size_t{32});
-      gpu::launch(ctx, gpu::sum_rows_of_tokens<n.value, T>, blocks_of(vocab, gpu::tokens_of_block),
-                  static_cast<unsigned>(std::min<std::size_t>(wanted, 256)), matrix_view<const T>(dy), lists, dweight,
+      const dim3 grid(blocks_of(vocab, 256 / gpu::token_threads * gpu::tokens_in_turn),
+                      blocks_of(detail::ceil_div(dweight.cols, n.value), gpu::token_threads));
+      gpu::launch(ctx, gpu::sum_rows_of_tokens<n.value, T>, grid, 256, matrix_view<const T>(dy), lists, dweight,
                   static_cast<std::size_t>(opt.padding_index), opt.dweight == gradient::accumulate);
     });
     return vocab;

@@ -96,12 +96,12 @@ template <int N, class Loss>
 __global__ void __launch_bounds__(staged_threads, staged_blocks)
     staged_rows_of_logits(const __grid_constant__ Loss loss, std::size_t rows, unsigned per_block) {
   using T = typename Loss::element;
-  extern __shared__ uint4 memory[];
+  extern __shared__ uint4 staged_rows[];
   __shared__ cluster::mailbox box;
   cluster blocks(box);
   const auto inside = [&](unsigned column) { return column < loss.cols ? column : loss.cols; };
   const unsigned begin = cluster::rank() * per_block;
-  staged_part<N, T> part(shared_address(memory), blocks, inside(begin), inside(begin + per_block));
+  staged_part<N, T> part(shared_address(staged_rows), blocks, inside(begin), inside(begin + per_block));
   const std::size_t step = gridDim.x / cluster::size();
   std::size_t i = blockIdx.x / cluster::size();
   // Labels are read two rows ahead, and their logits one.

@@ -75,16 +75,25 @@ struct angles_of_sections {
 
   template <int P>
   bool wide() const {
-    return end_0 % P == 0 && end_1 % P == 0 && begins_accesses<P>(cos.data, cos.row_stride) &&
-           begins_accesses<P>(sin.data, sin.row_stride);
+    return begins_accesses<P>(cos.data, cos.row_stride) && begins_accesses<P>(sin.data, sin.row_stride);
   }
+  TIGON_DEVICE_INLINE std::size_t section(std::size_t j) const { return j < end_0 ? 0 : j < end_1 ? 1 : 2; }
   template <int P, class A>
   TIGON_DEVICE_INLINE void load(token_place at, std::size_t j, A (&c)[P], A (&z)[P]) const {
-    const std::size_t row = (j < end_0 ? 0 : j < end_1 ? 1 : 2) * tokens + at.token;
-    elements<P, U> cs, zs;
-    cs.load(cos.data + row * cos.row_stride + j), zs.load(sin.data + row * sin.row_stride + j);
+    if (P > 1 && section(j) == section(j + P - 1)) {
+      const std::size_t row = section(j) * tokens + at.token;
+      elements<P, U> cs, zs;
+      cs.load(cos.data + row * cos.row_stride + j), zs.load(sin.data + row * sin.row_stride + j);
 #pragma unroll
-    for (int u = 0; u < P; ++u) c[u] = cs.template get<A>(u), z[u] = zs.template get<A>(u);
+      for (int u = 0; u < P; ++u) c[u] = cs.template get<A>(u), z[u] = zs.template get<A>(u);
+      return;
+    }
+#pragma unroll
+    for (int u = 0; u < P; ++u) {
+      const std::size_t row = section(j + u) * tokens + at.token;
+      c[u] = static_cast<A>(cos.data[row * cos.row_stride + j + u]);
+      z[u] = static_cast<A>(sin.data[row * sin.row_stride + j + u]);
+    }
   }
 };
 
