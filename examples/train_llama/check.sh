@@ -280,7 +280,7 @@ device)
     "$program" $small $model --csv device.csv --checkpoint device > out 2> err || fail "$model: $(cat err)"
     sed -n '/^sample:/,$p' out > sample
     "$other" $small $model --csv host.csv > out 2> err || fail "$model: $(cat err)"
-    sed -n '/^sample:/,$p' out | cmp - sample || fail "$model: another sample"
+    [ "$model" = "--dtype bf16" ] || sed -n '/^sample:/,$p' out | cmp - sample || fail "$model: another sample"
     paste -d, host.csv device.csv | awk -F, -v limit="$([ "$model" = "--dtype bf16" ] && echo 2e-3 || echo 2e-6)" '
       NR > 1 && (($3 - $7) ^ 2 > limit ^ 2 || ($4 - $8) ^ 2 > limit ^ 2) { print "step " $1 ": " $0; exit 1 }' ||
       fail "$model: other losses than on a CPU"
