@@ -93,6 +93,9 @@ def test_layers_that_are_called():
     hook = layers[1].register_forward_hook(lambda *_: None)
     assert products.of_one_input(x, *layers) is None
     hook.remove()
+    layers[1].weight.ds_id = 7  # of DeepSpeed ZeRO-3: it is there in the layer's own call alone
+    assert products.of_one_input(x, *layers) is None
+    del layers[1].weight.ds_id
     layers[0].forward = lambda x: x
     assert products.of_one_input(x, *layers) is None
 
@@ -168,6 +171,22 @@ def test_the_norm_before_the_next_layer_comes_with_the_sum(model, recompute, mon
     expect_equal(step(model), wanted)  # who looks at the norm sees it called
     assert calls.count("fused_add_rms_norm") == 3 and seen == [1]
     hook.remove()
+    norm = model.model.layers[1].input_layernorm
+    for name, value in (("ds_id", 7), ("is_sharded", None)):  # weights that are gathered where their modules are called
+        calls.clear()
+        with pytest.MonkeyPatch.context() as patch:
+            if value is None:
+                patch.setattr(package._modules, name, lambda module: module is model.model.layers[1])
+            else:
+                patch.setattr(norm.weight, name, value, raising=False)
+            expect_equal(step(model), wanted)
+        assert calls.count("fused_add_rms_norm") == 3, name
+    first = model.model.layers[0]
+    for copied in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+        calls.clear()
+        expect_equal(step(copied), wanted)
+        assert calls.count("fused_add_rms_norm") == 2  # those inside the layers
+    assert vars(copy.deepcopy(first))[package._modules.NEXT].of(first) == ()
     model.gradient_checkpointing_enable({"use_reentrant": False})
     calls.clear()
     expect_equal(step(model), wanted)

@@ -164,11 +164,11 @@ class _Applying:
             for layers in parent.children():
                 if not isinstance(layers, nn.ModuleList):
                     continue
-                behind = [_modules.first_norm(layer) for layer in layers][1:] + [getattr(parent, "norm", None)]
-                for layer, norm in zip(layers, behind):
-                    facts = _equal.rms_norm(norm) if norm is not None else None
-                    if _modules.first_norm(layer) is not None and facts is not None and "forward" in vars(norm):
-                        put(layer, _modules.NEXT, (norm, facts))
+                behind = [(_modules.first_norm(layer), layer) for layer in layers][1:]
+                for layer, (norm, caller) in zip(layers, [*behind, (getattr(parent, "norm", None), parent)]):
+                    facts = None if norm is None else _equal.rms_norm(norm)
+                    if _modules.first_norm(layer) is not None and facts is not None:
+                        put(layer, _modules.NEXT, _modules.Next(layer, norm, caller, facts))
 
     def rotation(self, attention) -> None:
         name = type(attention).__name__

@@ -6,6 +6,7 @@ call to the class's own forward wherever its operator would not give what that g
 from __future__ import annotations
 
 import functools
+import weakref
 
 import torch
 import torch.nn.functional as F
@@ -15,7 +16,7 @@ from ..devices import autocast_type, runs
 from . import products
 from .patch import Forward
 from .recompute import instead_of
-from .sharded import has_hooks
+from .sharded import has_hooks, is_sharded
 
 
 def _norm_fits(op: str, norm, x: torch.Tensor) -> bool:
@@ -24,8 +25,29 @@ def _norm_fits(op: str, norm, x: torch.Tensor) -> bool:
     return runs(op, x) and (weight is None or x.dtype == weight.dtype)
 
 
-# The attribute of a layer that has what follows it: the norm that its result goes into, and the facts of that.
-NEXT = "_tigon_next"
+NEXT = "_tigon_next"  # the attribute of a layer that has what follows it
+
+
+class Next:
+    """What follows a layer: the norm that its result goes into, the module that calls the norm, and the facts of the norm.
+    A copy of the layer has none: if layers held one another, a copy of one would be a copy of all, one inside the other."""
+
+    def __init__(self, layer=None, norm=None, caller=None, facts=None):
+        self.modules = [weakref.ref(module) for module in (layer, norm, caller) if module is not None]
+        self.facts = facts
+
+    def of(self, layer):
+        """(norm, caller), or nothing where this is that of another layer."""
+        own, *behind = [module() for module in self.modules] or [None]
+        return behind if own is layer and None not in behind else ()
+
+    def __deepcopy__(self, memo):
+        return Next()
+
+    def __reduce__(self):
+        return Next, ()
+
+
 # That of the result: the norm, the version of the result, and what the norm makes of it.
 _NORMED = "_tigon_normed"
 
@@ -38,15 +60,29 @@ def _ready(norm, x):
     return normed if of is norm and version == x._version else None
 
 
+def _is_there(norm, caller, x) -> bool:
+    """Whether a norm can be computed before its module is called: nobody gathers its weight for that, moves it, or looks at
+    what it is given."""
+    own, weight = vars(norm).get("forward"), getattr(norm, "weight", None)
+    if not isinstance(own, Forward) or own.make is not rms_norm_forward or has_hooks(norm):
+        return False
+    if is_sharded(norm) or is_sharded(caller):
+        return False
+    fits = weight is not None and weight.device == x.device and weight.numel() == x.shape[-1]
+    return weight is None or fits and products.is_whole(weight)
+
+
 def _add_for_next(self, x, residual):
     """x + residual. On a GPU the norm that follows is made by the same operator, and waits for its module at the sum.
     Not with gradient checkpointing, which keeps the sum alone."""
-    norm, facts = vars(self).get(NEXT, (None, None))
-    if norm is None or torch.compiler.is_compiling() or getattr(self, "gradient_checkpointing", False):
+    following = vars(self).get(NEXT)
+    behind = following.of(self) if following is not None and not torch.compiler.is_compiling() else ()
+    if not behind or getattr(self, "gradient_checkpointing", False) or not products.on_gpu(x):
         return residual + x
-    if not products.on_gpu(x) or type(residual) is not torch.Tensor or "forward" not in vars(norm) or has_hooks(norm):
+    norm, caller = behind
+    if type(residual) is not torch.Tensor or not _is_there(norm, caller, x):
         return residual + x
-    normed, total = add_and_norm(x, residual, norm, facts)
+    normed, total = add_and_norm(x, residual, norm, following.facts)
     setattr(total, _NORMED, (norm, total._version, normed))
     return total
 

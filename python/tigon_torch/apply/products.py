@@ -24,9 +24,14 @@ def on_gpu(x: torch.Tensor) -> bool:
     return x.is_cuda and why_not() is None
 
 
+def is_whole(weight) -> bool:
+    """Whether a weight is there outside its own module's call: FSDP2's parts are DTensors, DeepSpeed ZeRO-3's have a number."""
+    return type(weight) is nn.Parameter and not hasattr(weight, "ds_id")
+
+
 def is_plain(layer) -> bool:
     """Whether a layer is F.linear of its weight and bias, and no more."""
-    if type(layer) is not nn.Linear or type(layer.weight) is not nn.Parameter or has_hooks(layer):
+    if type(layer) is not nn.Linear or not is_whole(layer.weight) or has_hooks(layer):
         return False
     own = vars(layer).get("forward")
     return own is None or isinstance(own, Forward) and own.make is beside_forward
