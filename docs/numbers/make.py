@@ -78,6 +78,17 @@ def gpu():
                    r["compile_over_tigon"], r["error"]] for r in rows_of("gpu")])
 
 
+def gpu_attention():
+    """What bench/gpu/peers_attention.py prints."""
+    made = []
+    for (device, dtype, date), rows in groups(rows_of("gpu_attention"), "device", "dtype", "date"):
+        where = f"{device}; {dtype}; {date}"
+        for r in rows:
+            made.append([where, r["shape"], r["pass"], r["ms"], r["cudnn_over_tigon"], r["flash_over_tigon"], r["error"]])
+            where = ""
+    return table(["device, type, date", "shape", "pass", "ms", "cuDNN from PyTorch / tigon", "flash attention of PyTorch / tigon", "error"], made)
+
+
 def torch_gpu():
     made = []
     for (model, device, software, date), rows in groups(rows_of("torch_gpu"), "model", "device", "software", "date"):
@@ -219,7 +230,7 @@ def architecture():
 
 
 TABLES = {"ci_scripts": ci_scripts, "training_step": training_step, "patched_model": patched_model, "gpu": gpu,
-          "torch_gpu": torch_gpu, "adamw": adamw}
+          "torch_gpu": torch_gpu, "adamw": adamw, "gpu_attention": gpu_attention}
 PICTURES = {"architecture.svg": architecture, "speed_and_memory.svg": speed_and_memory}
 
 

@@ -10,6 +10,7 @@
 namespace tigon {
 namespace op {
 struct adamw;
+struct attention;
 struct attn_res;
 struct cross_entropy;
 struct dyt;
@@ -59,15 +60,15 @@ struct cuda : generic {
   using engine = simd::cuda;
   using rows = gpu::rows_on_groups<cuda>;
   static constexpr bool host_memory = false;
-  static constexpr chunk_tuning chunk{.logits_bytes = std::size_t{512} << 20, .row_multiple = 128};
+  static constexpr chunk_tuning chunk{.logits_bytes = std::size_t{1} << 30, .row_multiple = 128};
   using divergence_rows = gpu::divergence_rows;
   template <class A>
   using number = gpu::scaled_number<A>;
   using overrides =
-      op_list<op::adamw, op::attn_res, op::cross_entropy, op::dyt, op::embedding, op::fused_linear_cross_entropy,
-              op::gemm, op::group_norm, op::jsd, op::kl_div, op::llama4_rope, op::mhc_coeffs, op::mhc_post_res,
-              op::mhc_pre, op::modulated_rms_norm, op::poly_norm, op::qk_norm_rope, op::qwen2vl_mrope, op::rms_norm,
-              op::rope, op::softmax, op::sparsemax, op::tvd>;
+      op_list<op::adamw, op::attention, op::attn_res, op::cross_entropy, op::dyt, op::embedding,
+              op::fused_linear_cross_entropy, op::gemm, op::group_norm, op::jsd, op::kl_div, op::llama4_rope,
+              op::mhc_coeffs, op::mhc_post_res, op::mhc_pre, op::modulated_rms_norm, op::poly_norm, op::qk_norm_rope,
+              op::qwen2vl_mrope, op::rms_norm, op::rope, op::softmax, op::sparsemax, op::tvd>;
   /// Operators that are made of row programs alone.
   using shared =
       op_list<op::fused_add_rms_norm, op::geglu, op::layer_norm, op::relu_squared, op::swiglu, op::swiglu_fused>;
