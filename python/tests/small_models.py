@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import torch
 import transformers
-from conftest import CONFIGS, EXPERTS, SIZE, VOCAB, batch, randomised
+from conftest import CONFIGS, EXPERTS, OLD, SIZE, VOCAB, batch, randomised
 
 # transformers 5.24 reads this field of an output that does not have it, so that no model of Llama 4 with images runs.
 if not hasattr(transformers.modeling_outputs.MoeCausalLMOutputWithPast, "image_outputs"):
@@ -128,11 +128,24 @@ IMAGES = {
 }
 
 
+def _as_before_5(fields: dict) -> dict:
+    """Fields of a config under the names that transformers 4 has for them."""
+    rope = dict(fields.pop("rope_parameters", {}))
+    for name in ("rope_theta", "partial_rotary_factor"):
+        if name in rope:
+            fields[name] = rope.pop(name)
+    if "mrope_section" in rope or "cross_attention_layers" in fields:  # Mllama looks at the type
+        fields["rope_scaling"] = {"rope_type": "default", **rope}
+    return fields
+
+
 def config_of(kind: str):
     """The config of a model of this type, made from a table above or from the suite's own."""
     if kind in TEXTS:
         name, fields = TEXTS[kind]
-        return getattr(transformers, name)(**fields)
+        where = transformers.models.mllama.configuration_mllama if kind == "mllama_text_model" else transformers
+        cls = getattr(where, name)
+        return cls(**_as_before_5(dict(fields)) if OLD else fields)
     if kind in CONFIGS:
         return CONFIGS[kind]()
     name, text, (tower, fields), more = IMAGES[kind]

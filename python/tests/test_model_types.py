@@ -14,7 +14,7 @@ import torch
 
 transformers = pytest.importorskip("transformers")
 
-from conftest import CONFIGS, LONG, error, gradients, rms_error  # noqa: E402
+from conftest import CONFIGS, LONG, OLD, error, gradients, rms_error  # noqa: E402
 from small_models import IMAGES, TEXTS, WithoutHead, batch_of, of_type  # noqa: E402
 from test_models import scatter  # noqa: E402
 
@@ -43,6 +43,8 @@ def _known(request):
             families.FAMILIES[kind].load()
         except ImportError as error:
             pytest.skip(str(error))
+        if kind == "glm4v_moe_text" and OLD:
+            pytest.skip("this transformers calls the type Glm4vMoe_text")
 
 
 def with_loss(kind, model):
@@ -121,6 +123,8 @@ OWN_MASK = {"gemma3", "paligemma"}
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_is_replaced(kind, calls):
     """Each operator that the report names is called, and the documentation names the same."""
+    if OLD:
+        pytest.skip("the table is of a newer transformers")
     made = of_type(kind)
     report = tigon_torch.apply(made, linear=False)
     calls.clear()

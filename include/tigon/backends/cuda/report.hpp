@@ -19,19 +19,24 @@ inline namespace TIGON_ABI {
 /// An index out of range, in memory that the device writes and the host reads.
 struct index_report {
   const char* op;        ///< a string of the host
-  const char* argument;  ///< as well
+  const char* argument;  ///< of whoever reports, which may be the device: the host reads its letters alone
   std::uint64_t at;      ///< argument[at] is `value`
   std::int64_t value;
   std::uint64_t below;   ///< 0 <= value < below was expected
   std::int64_t ignored;  ///< or this value, where `may_be_ignored`
   bool may_be_ignored;
   volatile unsigned made;  ///< 1 behind everything else
+  char letters[16] = {};   ///< of `argument`
 
   /// The first report stands until it is thrown. One thread of a kernel calls it.
   TIGON_DEVICE_INLINE void make(const index_report& of) {
     if (is_made()) return;
     op = of.op, argument = of.argument, at = of.at, value = of.value, below = of.below, ignored = of.ignored;
     may_be_ignored = of.may_be_ignored;
+    for (std::size_t k = 0; k + 1 < sizeof(letters); ++k) {
+      letters[k] = of.argument[k];
+      if (letters[k] == 0) break;
+    }
 #if defined(__CUDA_ARCH__)
     __threadfence_system();
 #endif
@@ -68,7 +73,7 @@ inline void throw_reported(cudaStream_t stream) {
   report.made = 0;
   std::string expected = "at least 0 and below " + std::to_string(of.below);
   if (of.may_be_ignored) expected += ", or ignore_index " + std::to_string(of.ignored);
-  tigon::detail::fail_argument(error_code::index, of.op, std::string(of.argument) + '[' + std::to_string(of.at) + ']',
+  tigon::detail::fail_argument(error_code::index, of.op, std::string(of.letters) + '[' + std::to_string(of.at) + ']',
                                std::to_string(of.value), expected);
 }
 
