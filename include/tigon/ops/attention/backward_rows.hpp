@@ -40,7 +40,7 @@ class backward_rows {
  public:
   using A = accumulator_t<T>;
   using extents = tile_extents<B>;
-  static constexpr std::size_t score_stride = workspace::padded<A>(extents::keys);
+  static constexpr std::size_t score_stride = round_up(extents::keys, workspace::alignment / sizeof(A));
 
   static std::size_t bytes(std::size_t d) {
     return workspace::bytes_for<visible_keys>(extents::rows) + 2 * workspace::bytes_for<T>(extents::rows, d) +

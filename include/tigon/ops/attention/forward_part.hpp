@@ -16,7 +16,7 @@ class forward_part {
   using A = accumulator_t<T>;
   using extents = tile_extents<B>;
   static constexpr std::size_t most_tiles = B::attention.query_tiles;
-  static constexpr std::size_t score_stride = workspace::padded<A>(extents::keys);
+  static constexpr std::size_t score_stride = round_up(extents::keys, workspace::alignment / sizeof(A));
 
   static std::size_t bytes(std::size_t d) {
     const std::size_t sums = extents::most(d, [](std::size_t m, std::size_t n, std::size_t k) {
