@@ -19,6 +19,7 @@ struct fused_linear_cross_entropy;
 struct geglu;
 struct gemm;
 struct group_norm;
+struct grpo_loss;
 struct jsd;
 struct kl_div;
 struct layer_norm;
@@ -33,6 +34,7 @@ struct qwen2vl_mrope;
 struct relu_squared;
 struct rms_norm;
 struct rope;
+struct selective_log_softmax;
 struct softmax;
 struct sparsemax;
 struct swiglu;
@@ -65,9 +67,9 @@ struct cuda : generic {
   using number = gpu::scaled_number<A>;
   using overrides =
       op_list<op::adamw, op::attn_res, op::cross_entropy, op::dyt, op::embedding, op::fused_linear_cross_entropy,
-              op::gemm, op::group_norm, op::jsd, op::kl_div, op::llama4_rope, op::mhc_coeffs, op::mhc_post_res,
-              op::mhc_pre, op::modulated_rms_norm, op::poly_norm, op::qk_norm_rope, op::qwen2vl_mrope, op::rms_norm,
-              op::rope, op::softmax, op::sparsemax, op::tvd>;
+              op::gemm, op::group_norm, op::grpo_loss, op::jsd, op::kl_div, op::llama4_rope, op::mhc_coeffs,
+              op::mhc_post_res, op::mhc_pre, op::modulated_rms_norm, op::poly_norm, op::qk_norm_rope, op::qwen2vl_mrope,
+              op::rms_norm, op::rope, op::selective_log_softmax, op::softmax, op::sparsemax, op::tvd>;
   /// Operators that are made of row programs alone.
   using shared =
       op_list<op::fused_add_rms_norm, op::geglu, op::layer_norm, op::relu_squared, op::swiglu, op::swiglu_fused>;
@@ -91,10 +93,12 @@ struct cuda : generic {
 #include <tigon/backends/cuda/dyt.hpp>
 #include <tigon/backends/cuda/embedding.hpp>
 #include <tigon/backends/cuda/group_norm.hpp>
+#include <tigon/backends/cuda/grpo_loss.hpp>
 #include <tigon/backends/cuda/hyper_connections.hpp>
 #include <tigon/backends/cuda/norms.hpp>
 #include <tigon/backends/cuda/qk_norm_rope.hpp>
 #include <tigon/backends/cuda/rotary.hpp>
+#include <tigon/backends/cuda/selective_log_softmax.hpp>
 #include <tigon/backends/cuda/softmax.hpp>
 #include <tigon/backends/cuda/sparsemax.hpp>
 #if __has_include(<Eigen/Core>)  // what products need on every backend (gemm/kernel.hpp)
