@@ -15,7 +15,13 @@ struct cross_entropy;
 struct dyt;
 struct embedding;
 struct fused_add_rms_norm;
+struct fused_linear_cosine_distillation;
 struct fused_linear_cross_entropy;
+struct fused_linear_distillation;
+struct fused_linear_jsd;
+struct fused_linear_jsd_distillation;
+struct fused_linear_kl_div;
+struct fused_linear_scaled_cross_entropy;
 struct geglu;
 struct gemm;
 struct group_norm;
@@ -66,7 +72,9 @@ struct cuda : generic {
   template <class A>
   using number = gpu::scaled_number<A>;
   using overrides =
-      op_list<op::adamw, op::attn_res, op::cross_entropy, op::dyt, op::embedding, op::fused_linear_cross_entropy,
+      op_list<op::adamw, op::attn_res, op::cross_entropy, op::dyt, op::embedding, op::fused_linear_cosine_distillation,
+              op::fused_linear_cross_entropy, op::fused_linear_distillation, op::fused_linear_jsd,
+              op::fused_linear_jsd_distillation, op::fused_linear_kl_div, op::fused_linear_scaled_cross_entropy,
               op::gemm, op::group_norm, op::grpo_loss, op::jsd, op::kl_div, op::llama4_rope, op::mhc_coeffs,
               op::mhc_post_res, op::mhc_pre, op::modulated_rms_norm, op::poly_norm, op::qk_norm_rope, op::qwen2vl_mrope,
               op::rms_norm, op::rope, op::selective_log_softmax, op::softmax, op::sparsemax, op::tvd>;
@@ -102,8 +110,11 @@ struct cuda : generic {
 #include <tigon/backends/cuda/softmax.hpp>
 #include <tigon/backends/cuda/sparsemax.hpp>
 #if __has_include(<Eigen/Core>)  // what products need on every backend (gemm/kernel.hpp)
+#include <tigon/backends/cuda/distillation.hpp>
 #include <tigon/backends/cuda/fused_linear_cross_entropy.hpp>
+#include <tigon/backends/cuda/fused_linear_kl_div.hpp>
 #include <tigon/backends/cuda/mhc_coeffs.hpp>
+#include <tigon/backends/cuda/scaled_cross_entropy.hpp>
 #endif
 
 #endif  // TIGON_BACKENDS_CUDA_BACKEND_HPP
