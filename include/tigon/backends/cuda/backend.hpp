@@ -16,12 +16,20 @@ struct dyt;
 struct embedding;
 struct fused_add_rms_norm;
 struct fused_linear_cosine_distillation;
+struct fused_linear_cpo;
 struct fused_linear_cross_entropy;
 struct fused_linear_distillation;
+struct fused_linear_dpo;
+struct fused_linear_grpo;
 struct fused_linear_jsd;
 struct fused_linear_jsd_distillation;
 struct fused_linear_kl_div;
+struct fused_linear_kto;
+struct fused_linear_orpo;
+struct fused_linear_preference;
 struct fused_linear_scaled_cross_entropy;
+struct fused_linear_simpo;
+struct fused_linear_unpaired_preference;
 struct geglu;
 struct gemm;
 struct group_norm;
@@ -41,6 +49,7 @@ struct relu_squared;
 struct rms_norm;
 struct rope;
 struct selective_log_softmax;
+struct selective_logprob;
 struct softmax;
 struct sparsemax;
 struct swiglu;
@@ -73,11 +82,14 @@ struct cuda : generic {
   using number = gpu::scaled_number<A>;
   using overrides =
       op_list<op::adamw, op::attn_res, op::cross_entropy, op::dyt, op::embedding, op::fused_linear_cosine_distillation,
-              op::fused_linear_cross_entropy, op::fused_linear_distillation, op::fused_linear_jsd,
-              op::fused_linear_jsd_distillation, op::fused_linear_kl_div, op::fused_linear_scaled_cross_entropy,
+              op::fused_linear_cpo, op::fused_linear_cross_entropy, op::fused_linear_distillation, op::fused_linear_dpo,
+              op::fused_linear_grpo, op::fused_linear_jsd, op::fused_linear_jsd_distillation, op::fused_linear_kl_div,
+              op::fused_linear_kto, op::fused_linear_orpo, op::fused_linear_preference,
+              op::fused_linear_scaled_cross_entropy, op::fused_linear_simpo, op::fused_linear_unpaired_preference,
               op::gemm, op::group_norm, op::grpo_loss, op::jsd, op::kl_div, op::llama4_rope, op::mhc_coeffs,
               op::mhc_post_res, op::mhc_pre, op::modulated_rms_norm, op::poly_norm, op::qk_norm_rope, op::qwen2vl_mrope,
-              op::rms_norm, op::rope, op::selective_log_softmax, op::softmax, op::sparsemax, op::tvd>;
+              op::rms_norm, op::rope, op::selective_log_softmax, op::selective_logprob, op::softmax, op::sparsemax,
+              op::tvd>;
   /// Operators that are made of row programs alone.
   using shared =
       op_list<op::fused_add_rms_norm, op::geglu, op::layer_norm, op::relu_squared, op::swiglu, op::swiglu_fused>;
@@ -115,6 +127,7 @@ struct cuda : generic {
 #include <tigon/backends/cuda/fused_linear_kl_div.hpp>
 #include <tigon/backends/cuda/mhc_coeffs.hpp>
 #include <tigon/backends/cuda/scaled_cross_entropy.hpp>
+#include <tigon/backends/cuda/sequences.hpp>
 #endif
 
 #endif  // TIGON_BACKENDS_CUDA_BACKEND_HPP
