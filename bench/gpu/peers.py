@@ -326,12 +326,13 @@ OPERATORS = [copy, rms_norm, layer_norm, softmax, gates, cross_entropy, fused_li
 
 
 def main():
-    import peers_rows  # which takes what is above from here
+    import peers_losses  # which take what is above from here
+    import peers_rows
 
     library, wanted = sys.argv[1], sys.argv[2:]
     print(torch.cuda.get_device_name(), "torch", torch.__version__)
     bench, failed = Bench(library), []
-    for operator in OPERATORS + peers_rows.OPERATORS:
+    for operator in OPERATORS + peers_rows.OPERATORS + peers_losses.OPERATORS:
         if not wanted or operator.__name__ in wanted:
             try:
                 operator(bench)
