@@ -36,6 +36,11 @@ if(TIGON_TORCH_NVCC)
   foreach(arch IN LISTS TIGON_TORCH_CUDA_ARCHS)
     list(APPEND architectures -gencode=arch=compute_${arch},code=sm_${arch})
   endforeach()
+  # The first one's code also as PTX, for GPUs that come later; not that of 90a, which is for those GPUs alone.
+  list(GET TIGON_TORCH_CUDA_ARCHS 0 first)
+  if(first MATCHES "^[0-9]+$")
+    list(APPEND architectures -gencode=arch=compute_${first},code=compute_${first})
+  endif()
   set(objects "")
   foreach(type IN LISTS TIGON_TORCH_CUDA_TYPES)
     definitions_of(${type} definitions)
@@ -44,7 +49,7 @@ if(TIGON_TORCH_NVCC)
       set(object ${CMAKE_CURRENT_BINARY_DIR}/cuda/${source}_${type}.o)
       add_custom_command(OUTPUT ${object} DEPFILE ${object}.d VERBATIM COMMENT "Building CUDA object ${source}_${type}.o"
         DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/csrc/${source}.cpp
-        COMMAND ${TIGON_TORCH_NVCC} -std=c++20 -O3 -DNDEBUG ${architectures} -ccbin ${CMAKE_CXX_COMPILER}
+        COMMAND ${TIGON_TORCH_NVCC} -std=c++20 -O3 -DNDEBUG ${architectures} --compress-mode=size -ccbin ${CMAKE_CXX_COMPILER}
           --expt-relaxed-constexpr -diag-suppress=20011,20012,20013,20014,20015,554
           -Xcompiler -fPIC,-fvisibility=hidden -I${TIGON_SOURCE}/include ${includes} -include tigon/backends/cuda/backend.hpp ${flags}
           -MD -MT ${object} -MF ${object}.d -x cu -c ${CMAKE_CURRENT_SOURCE_DIR}/csrc/${source}.cpp -o ${object})

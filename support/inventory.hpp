@@ -176,9 +176,9 @@ class inventory {
 /// The table, the picture and the trace of a training of so many steps at least: a row, a point and ten calls a step.
 template <class Options>
 void writes_curves(inventory& all, const Options& o, std::uintmax_t steps) {
-  all.writes({"--csv", o.csv}, 8 * steps);
-  all.writes({"--svg", o.svg}, 8 * steps);
-  all.writes({"--trace", o.trace}, 1024 * steps);
+  all.writes(named_file{"--csv", o.csv}, 8 * steps);
+  all.writes(named_file{"--svg", o.svg}, 8 * steps);
+  all.writes(named_file{"--trace", o.trace}, 1024 * steps);
 }
 
 }  // namespace example

@@ -11,6 +11,8 @@
 #include <new>
 #include <utility>
 
+#include "kernel_memory.hpp"
+
 #if defined(__linux__)
 #include <sys/mman.h>
 #endif
@@ -18,8 +20,9 @@
 namespace example {
 
 /// Refuses more than the machine has, as an allocation does. The system may give memory out that it does not have, and
-/// end the program when it is used.
+/// end the program when it is used. A device refuses by itself.
 inline void check_memory(double bytes) {
+  if (!on_host) return;
   const double pages = static_cast<double>(sysconf(_SC_PHYS_PAGES)), page = static_cast<double>(sysconf(_SC_PAGESIZE));
   if (pages > 0 && bytes > pages * page) throw std::bad_alloc();
 }
@@ -42,14 +45,25 @@ inline memory_block allocate_block(std::size_t bytes) {
   return block;
 }
 
-/// One block, given out from front to back. It is laid out twice: first without memory, to learn the size.
+inline void allocate(memory_block& to, std::size_t bytes) { to = allocate_block(bytes); }
+inline std::byte* address(const memory_block& of) { return of.get(); }
+#if defined(EXAMPLE_ON_DEVICE)
+using kernel_block = kernel_vector<std::byte>;
+inline void allocate(kernel_block& to, std::size_t bytes) { to = kernel_block(bytes); }
+inline std::byte* address(kernel_block& of) { return of.data(); }
+#else
+using kernel_block = memory_block;
+#endif
+
+/// One block for kernels, given out from front to back. It is laid out twice: first without memory, to learn the size.
 class arena {
  public:
   template <class T>
   T* take(std::size_t count) {
     const std::size_t at = used_;
     used_ += (count * sizeof(T) + 63) / 64 * 64;
-    return block_ ? reinterpret_cast<T*>(block_.get() + at) : nullptr;
+    std::byte* const first = address(block_);
+    return first != nullptr ? reinterpret_cast<T*>(first + at) : nullptr;
   }
   template <class T>
   tigon::matrix_view<T> matrix(std::size_t rows, std::size_t cols) {
@@ -57,13 +71,13 @@ class arena {
   }
   /// Allocates what has been taken and starts again from the front.
   void allocate() {
-    block_ = allocate_block(used_);
+    example::allocate(block_, used_);
     used_ = 0;
   }
   std::size_t bytes() const { return used_; }
 
  private:
-  memory_block block_;
+  kernel_block block_;
   std::size_t used_ = 0;
 };
 

@@ -21,6 +21,7 @@
 #include <string_view>
 #include <type_traits>
 
+#include "kernel_memory.hpp"
 #include "products.hpp"
 #include "profile.hpp"
 
@@ -37,25 +38,26 @@ struct small_chunks : tigon::default_backend {
 };
 
 /// The doors that a model calls, without the context.
-template <tigon::element T>
+/// T is the type of weights and activations, S that of gradients of weights, and of the norms' weights.
+template <tigon::element T, tigon::element S = float>
 class timed_operators {
  public:
   using heads = tigon::heads_view<T>;
   using tables = tigon::rope_tables<const float>;
   using choices = tigon::moe_choices<std::int32_t, float>;
-  /// The types of the head: its gradients are f32, whatever T is.
-  using head_types = std::conditional_t<std::same_as<T, float>, float, tigon::linear_types<T, T, float>>;
-  using head_backend = std::conditional_t<std::same_as<T, float>, small_chunks, tigon::default_backend>;
+  /// The types of the head.
+  using head_types = std::conditional_t<std::same_as<T, S>, T, tigon::linear_types<T, T, S>>;
+  using head_backend = std::conditional_t<std::same_as<T, float> && on_host, small_chunks, tigon::default_backend>;
 
   timed_operators(tigon::context& ctx, profile* to) : ctx_(ctx), to_(to) {}
 
-  void rms_norm_forward(matrix<const T> x, std::span<const float> w, matrix<T> y, std::span<float> rstd,
+  void rms_norm_forward(matrix<const T> x, std::span<const S> w, matrix<T> y, std::span<float> rstd,
                         tigon::rms_norm_options opt);
-  void fused_add_rms_norm_forward(matrix<const T> x, matrix<const T> r, std::span<const float> w, matrix<T> y,
-                                  matrix<T> s, std::span<float> rstd, tigon::rms_norm_options opt);
+  void fused_add_rms_norm_forward(matrix<const T> x, matrix<const T> r, std::span<const S> w, matrix<T> y, matrix<T> s,
+                                  std::span<float> rstd, tigon::rms_norm_options opt);
   /// dx is that of the stream: ds, which may be empty, on entry.
-  void fused_add_rms_norm_backward(matrix<const T> dy, matrix<const T> ds, matrix<const T> s, std::span<const float> w,
-                                   std::span<const float> rstd, matrix<T> dx, std::span<float> dw,
+  void fused_add_rms_norm_backward(matrix<const T> dy, matrix<const T> ds, matrix<const T> s, std::span<const S> w,
+                                   std::span<const float> rstd, matrix<T> dx, std::span<S> dw,
                                    tigon::rms_norm_options opt);
 
   /// Any product c = alpha op(a) op(b) + beta c.
@@ -137,90 +139,90 @@ class timed_operators {
   profile* to_;
 };
 
-template <tigon::element T>
-void timed_operators<T>::rms_norm_forward(matrix<const T> x, std::span<const float> w, matrix<T> y,
-                                          std::span<float> rstd, tigon::rms_norm_options opt) {
+template <tigon::element T, tigon::element S>
+void timed_operators<T, S>::rms_norm_forward(matrix<const T> x, std::span<const S> w, matrix<T> y,
+                                             std::span<float> rstd, tigon::rms_norm_options opt) {
   const auto timed = call("rms_norm", {0, bytes(x, y)});
   tigon::rms_norm_forward(x, w, y, rstd, opt, ctx_);
 }
 
-template <tigon::element T>
-void timed_operators<T>::fused_add_rms_norm_forward(matrix<const T> x, matrix<const T> r, std::span<const float> w,
-                                                    matrix<T> y, matrix<T> s, std::span<float> rstd,
-                                                    tigon::rms_norm_options opt) {
+template <tigon::element T, tigon::element S>
+void timed_operators<T, S>::fused_add_rms_norm_forward(matrix<const T> x, matrix<const T> r, std::span<const S> w,
+                                                       matrix<T> y, matrix<T> s, std::span<float> rstd,
+                                                       tigon::rms_norm_options opt) {
   const auto timed = call("fused_add_rms_norm", {0, bytes(x, r, y, s)});
   tigon::fused_add_rms_norm_forward(x, r, w, y, s, rstd, opt, ctx_);
 }
 
-template <tigon::element T>
-void timed_operators<T>::fused_add_rms_norm_backward(matrix<const T> dy, matrix<const T> ds, matrix<const T> s,
-                                                     std::span<const float> w, std::span<const float> rstd,
-                                                     matrix<T> dx, std::span<float> dw, tigon::rms_norm_options opt) {
+template <tigon::element T, tigon::element S>
+void timed_operators<T, S>::fused_add_rms_norm_backward(matrix<const T> dy, matrix<const T> ds, matrix<const T> s,
+                                                        std::span<const S> w, std::span<const float> rstd, matrix<T> dx,
+                                                        std::span<S> dw, tigon::rms_norm_options opt) {
   const auto timed = call("fused_add_rms_norm", {0, bytes(dy, ds, s, dx)});
   tigon::fused_add_rms_norm_backward(dy, ds, s, w, rstd, tigon::fused_add_rms_norm_gradients{dx, dw}, opt, ctx_);
 }
 
-template <tigon::element T>
-void timed_operators<T>::rope_forward(heads q, heads k, tables by) {
+template <tigon::element T, tigon::element S>
+void timed_operators<T, S>::rope_forward(heads q, heads k, tables by) {
   const auto timed = call("rope", {0, 2 * bytes(q, k)});
   tigon::rope_forward(q, k, by.cos, by.sin, q, k, {}, ctx_);
 }
 
-template <tigon::element T>
-void timed_operators<T>::rope_backward(heads dq, heads dk, tables by) {
+template <tigon::element T, tigon::element S>
+void timed_operators<T, S>::rope_backward(heads dq, heads dk, tables by) {
   const auto timed = call("rope", {0, 2 * bytes(dq, dk)});
   tigon::rope_backward(dq, dk, by.cos, by.sin, dq, dk, {}, ctx_);
 }
 
-template <tigon::element T>
-void timed_operators<T>::attention_forward(heads q, heads k, heads v, heads o, std::span<float> lse,
-                                           const tigon::attention_options& opt) {
+template <tigon::element T, tigon::element S>
+void timed_operators<T, S>::attention_forward(heads q, heads k, heads v, heads o, std::span<float> lse,
+                                              const tigon::attention_options& opt) {
   const auto timed = call("attention", {2 * seen_pairs(q, opt), bytes(q, k, v, o)});
   tigon::attention_forward(q, k, v, o, lse, opt, ctx_);
 }
 
-template <tigon::element T>
-void timed_operators<T>::attention_backward(heads d, heads q, heads k, heads v,
-                                            tigon::attention_saved<T, std::span<const float>> saved,
-                                            const tigon::attention_gradients<T>& to,
-                                            const tigon::attention_options& opt) {
+template <tigon::element T, tigon::element S>
+void timed_operators<T, S>::attention_backward(heads d, heads q, heads k, heads v,
+                                               tigon::attention_saved<T, std::span<const float>> saved,
+                                               const tigon::attention_gradients<T>& to,
+                                               const tigon::attention_options& opt) {
   const auto timed = call("attention", {5 * seen_pairs(q, opt), 2 * bytes(q, k, v) + bytes(d, saved.o)});
   tigon::attention_backward(d, q, k, v, {saved.o, saved.lse}, to, opt, ctx_);
 }
 
-template <tigon::element T>
-void timed_operators<T>::moe_router_forward(matrix<const float> logits, matrix<std::int32_t> chosen,
-                                            matrix<float> weights, tigon::moe_router_options opt) {
+template <tigon::element T, tigon::element S>
+void timed_operators<T, S>::moe_router_forward(matrix<const float> logits, matrix<std::int32_t> chosen,
+                                               matrix<float> weights, tigon::moe_router_options opt) {
   const auto timed = call("moe_router", {0, bytes(logits, chosen, weights)});
-  tigon::moe_router_forward(logits, tigon::absent, chosen, weights, opt, ctx_);
+  if constexpr (on_host) tigon::moe_router_forward(logits, tigon::absent, chosen, weights, opt, ctx_);
 }
 
-template <tigon::element T>
-void timed_operators<T>::moe_router_backward(matrix<const float> dweights, matrix<const float> logits,
-                                             matrix<const std::int32_t> chosen, matrix<float> dlogits,
-                                             tigon::moe_router_options opt) {
+template <tigon::element T, tigon::element S>
+void timed_operators<T, S>::moe_router_backward(matrix<const float> dweights, matrix<const float> logits,
+                                                matrix<const std::int32_t> chosen, matrix<float> dlogits,
+                                                tigon::moe_router_options opt) {
   const auto timed = call("moe_router", {0, bytes(dweights, logits, chosen, dlogits)});
-  tigon::moe_router_backward(dweights, logits, chosen, dlogits, opt, ctx_);
+  if constexpr (on_host) tigon::moe_router_backward(dweights, logits, chosen, dlogits, opt, ctx_);
 }
 
-template <tigon::element T>
-void timed_operators<T>::moe_forward(matrix<const T> x, const choices& to, const tigon::moe_weights<const T>& w,
-                                     matrix<T> y, tigon::moe_saved<T>& saved) {
+template <tigon::element T, tigon::element S>
+void timed_operators<T, S>::moe_forward(matrix<const T> x, const choices& to, const tigon::moe_weights<const T>& w,
+                                        matrix<T> y, tigon::moe_saved<T>& saved) {
   const auto timed = call("moe", experts(x, to, w, 1));
-  tigon::moe_forward(x, to, w, y, saved, {}, ctx_);
+  if constexpr (on_host) tigon::moe_forward(x, to, w, y, saved, {}, ctx_);
 }
 
-template <tigon::element T>
-void timed_operators<T>::moe_backward(matrix<const T> dy, matrix<const T> x, const choices& to,
-                                      const tigon::moe_weights<const T>& w, const tigon::moe_saved<T>& saved,
-                                      const tigon::moe_gradients<T, float, float>& gradients, tigon::gradient mode) {
+template <tigon::element T, tigon::element S>
+void timed_operators<T, S>::moe_backward(matrix<const T> dy, matrix<const T> x, const choices& to,
+                                         const tigon::moe_weights<const T>& w, const tigon::moe_saved<T>& saved,
+                                         const tigon::moe_gradients<T, float, float>& gradients, tigon::gradient mode) {
   const auto timed = call("moe", experts(x, to, w, gradients.ddown.data != nullptr ? 2 : 1));
-  tigon::moe_backward(dy, x, to, w, saved, gradients, {.dw = mode}, ctx_);
+  if constexpr (on_host) tigon::moe_backward(dy, x, to, w, saved, gradients, {.dw = mode}, ctx_);
 }
 
-template <tigon::element T>
+template <tigon::element T, tigon::element S>
 template <class A, class B, class C>
-void timed_operators<T>::product_of(matrix<const A> a, matrix<const B> b, matrix<C> c, tigon::gemm_options opt) {
+void timed_operators<T, S>::product_of(matrix<const A> a, matrix<const B> b, matrix<C> c, tigon::gemm_options opt) {
   const std::size_t k = opt.a == tigon::transpose::yes ? a.rows : a.cols;
   const auto timed = product(c.rows, k, c.cols, bytes(a, b, c));
   tigon::gemm(a, b, c, opt, ctx_);
@@ -230,9 +232,14 @@ void timed_operators<T>::product_of(matrix<const A> a, matrix<const B> b, matrix
 // it from being compiled with every source that includes this file.
 extern template class timed_operators<float>;
 extern template class timed_operators<tigon::bfloat16>;
-#define EXAMPLE_PRODUCT(T, A, B, C)                                                                  \
-  template void timed_operators<T>::product_of<A, B, C>(matrix<const A>, matrix<const B>, matrix<C>, \
-                                                        tigon::gemm_options)
+#define EXAMPLE_PRODUCT_OF(T, S, A, B, C)                                                               \
+  template void timed_operators<T, S>::product_of<A, B, C>(matrix<const A>, matrix<const B>, matrix<C>, \
+                                                           tigon::gemm_options)
+#define EXAMPLE_PRODUCT(T, A, B, C) EXAMPLE_PRODUCT_OF(T, float, A, B, C)
+#if defined(EXAMPLE_ON_DEVICE)
+extern template class timed_operators<tigon::bfloat16, tigon::bfloat16>;
+extern EXAMPLE_PRODUCT_OF(tigon::bfloat16, tigon::bfloat16, tigon::bfloat16, tigon::bfloat16, float);
+#endif
 extern EXAMPLE_PRODUCT(float, float, float, float);
 extern EXAMPLE_PRODUCT(tigon::bfloat16, tigon::bfloat16, tigon::bfloat16, tigon::bfloat16);
 extern EXAMPLE_PRODUCT(tigon::bfloat16, tigon::bfloat16, tigon::bfloat16, float);

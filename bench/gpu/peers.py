@@ -1,9 +1,10 @@
 """Operators of backend cuda beside Liger-Kernel and torch.compile in one process: bf16, L2 flushed before every run, CUDA
 graphs, medians; errors against f64; and the speed of a copy in the same minute.
 
-    nvcc ... -c norms.cu; ...; nvcc -shared *.o -o libdoors.so; python3 peers.py libdoors.so [operator ...]
+    nvcc ... -c norms.cu; ...; nvcc -shared *.o -o libdoors.so; python3 peers.py libdoors.so [--profile] [operator ...]
 
-Prints a line for each operator, pass and shape, and writes them to peers.csv in $OUT (or here).
+Prints a line for each operator, pass and shape, and writes them to peers.csv in $OUT (or here). --profile: what every kernel of
+tigon takes instead, without peers.
 """
 
 import csv
@@ -54,8 +55,9 @@ class Doors:
 
 
 class Bench:
-    def __init__(self, library):
+    def __init__(self, library, profile=False):
         torch.manual_seed(0)
+        self.profile = profile
         self.stream = torch.cuda.Stream()
         self.flush = torch.empty(256 << 20, dtype=torch.uint8, device=DEVICE)
         self.doors = Doors(library, self.stream)
@@ -91,6 +93,19 @@ class Bench:
                 events.append((begin, end))
         torch.cuda.synchronize()
         return statistics.median(begin.elapsed_time(end) for begin, end in events)
+
+    def print_kernels(self, name, f):
+        """Microseconds of every kernel of a call, L2 flushed before it."""
+        from torch.profiler import ProfilerActivity, profile
+
+        self.once(f)
+        with profile(activities=[ProfilerActivity.CUDA]) as recorded:
+            with torch.cuda.stream(self.stream):
+                self.flush.zero_()
+                f()
+            torch.cuda.synchronize()
+        for kernel in recorded.events()[1:]:
+            print(f"{name}  {kernel.device_time_total:9.1f} us  {kernel.name[:150]}", flush=True)
 
     def report(self, op, mode, shape, moved, ms, liger=None, compiled=None, bar=None, error=""):
         row = {
@@ -149,6 +164,9 @@ def f64_of(*tensors):
 
 
 def both_passes(bench, op, shape, bytes_of, forward, backward, liger, compiled, leaves, bars, errors):
+    if bench.profile:
+        bench.print_kernels(f"{op} {shape} forward", forward), bench.print_kernels(f"{op} {shape} backward", backward)
+        return
     (lf, lb), (cf, cb) = bench.peers(liger, compiled, leaves)
     bench.report(op, "forward", shape, bytes_of[0], bench.median_ms(forward), lf, cf, bars and bars[0], " ".join(errors[0]))
     bench.report(op, "backward", shape, bytes_of[1], bench.median_ms(backward), lb, cb, bars and bars[1], " ".join(errors[1]))
@@ -326,13 +344,15 @@ OPERATORS = [copy, rms_norm, layer_norm, softmax, gates, cross_entropy, fused_li
 
 
 def main():
-    import peers_losses  # which take what is above from here
+    import peers_attention  # which take what is above from here
+    import peers_losses
     import peers_rows
 
-    library, wanted = sys.argv[1], sys.argv[2:]
+    library, profile = sys.argv[1], "--profile" in sys.argv
+    wanted = [name for name in sys.argv[2:] if name != "--profile"]
     print(torch.cuda.get_device_name(), "torch", torch.__version__)
-    bench, failed = Bench(library), []
-    for operator in OPERATORS + peers_rows.OPERATORS + peers_losses.OPERATORS:
+    bench, failed = Bench(library, profile), []
+    for operator in OPERATORS + peers_rows.OPERATORS + peers_attention.OPERATORS + peers_losses.OPERATORS:
         if not wanted or operator.__name__ in wanted:
             try:
                 operator(bench)
@@ -340,10 +360,11 @@ def main():
                 failed.append(operator.__name__)
                 print(f"FAILED {operator.__name__}: {problem!r}"[:400], flush=True)
             torch.cuda.empty_cache()
-    with open(os.path.join(os.environ.get("OUT", "."), "peers.csv"), "w", newline="") as f:
-        writer = csv.DictWriter(f, bench.rows[0])
-        writer.writeheader()
-        writer.writerows(bench.rows)
+    if bench.rows:
+        with open(os.path.join(os.environ.get("OUT", "."), "peers.csv"), "w", newline="") as f:
+            writer = csv.DictWriter(f, bench.rows[0])
+            writer.writeheader()
+            writer.writerows(bench.rows)
     sys.exit(f"failed: {', '.join(failed)}" if failed else 0)
 
 

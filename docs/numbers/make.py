@@ -7,7 +7,7 @@
                      pass are replaced
 
 training_step.csv is what bench/peers/*.py print, patched_model.csv what python -m tigon_torch.compare prints, gpu.csv what
-bench/gpu/peers.py writes, each with device and date.
+bench/gpu/peers.py writes, torch_gpu.csv what python/tests/gpu.py train prints, each with device and date.
 """
 
 import csv
@@ -76,6 +76,19 @@ def gpu():
     return table(["operator, shape", "pass", "ms", "GB/s", "Liger / tigon", "torch.compile / tigon", "error"],
                  [[f"{r['operator']} {r['shape']}", r["pass"], r["ms"], r["gb_per_s"], r["liger_over_tigon"],
                    r["compile_over_tigon"], r["error"]] for r in rows_of("gpu")])
+
+
+def torch_gpu():
+    made = []
+    for (model, device, software, date), rows in groups(rows_of("torch_gpu"), "model", "device", "software", "date"):
+        where = f"{model}; {device}; {software}; {date}"
+        liger = next(r["ms"] for r in rows if r["contender"] == "Liger-Kernel")
+        for r in rows:
+            made.append([where, r["contender"], r["ms"], f"{r['low']} to {r['high']}", times(liger, r["ms"]), r["tokens_per_s"],
+                         r["mib"] or "not counted", r["loss"]])
+            where = ""
+    return table(["model, device, software, date", "", "ms", "lowest to highest", "Liger's time / its time", "tokens a second",
+                  "peak, MiB", "loss of the last step"], made)
 
 
 def ci_scripts():
@@ -194,7 +207,8 @@ def architecture():
     return picture.write()
 
 
-TABLES = {"ci_scripts": ci_scripts, "training_step": training_step, "patched_model": patched_model, "gpu": gpu}
+TABLES = {"ci_scripts": ci_scripts, "training_step": training_step, "patched_model": patched_model, "gpu": gpu,
+          "torch_gpu": torch_gpu}
 PICTURES = {"architecture.svg": architecture, "speed_and_memory.svg": speed_and_memory}
 
 

@@ -1,7 +1,8 @@
 #!/bin/sh
-# Runs the program at small sizes: check.sh refuses|threads|micro|resume|compare|experts|profile|mpi PROGRAM FOLDER [MPIRUN]
+# Runs the program at small sizes: check.sh refuses|threads|micro|resume|compare|experts|profile|mpi PROGRAM FOLDER [MPIRUN];
+# check.sh device PROGRAM FOLDER OTHER compares the one for a GPU with that for a CPU.
 set -eu
-part=$1 program=$2 folder=$3 mpirun=${4:-}
+part=$1 program=$2 folder=$3 mpirun=${4:-} other=${4:-}
 . "$(dirname "$0")/../../support/check_refusals.sh"
 . "$(dirname "$0")/check_outputs.sh"
 rm -rf "$folder" && mkdir -p "$folder" && cd "$folder"
@@ -26,6 +27,9 @@ refuses)
   refused "need --experts N" $small --top-k 2
   refused "need --experts N" $small --balance 0.1
   refused "neither f32 nor bf16" $small --dtype f16
+  refused "neither f32 nor bf16" $small --state f16
+  refused "needs a program that is built for a GPU" $small --dtype bf16 --state bf16
+  refused "takes no --plain or --compare" $small --tied --plain
   refused "has no text whose bytes" --random --bytes
   refused "batch 3 is not a multiple of --micro-batch 2" $small --micro-batch 2
   refused "takes no --plain" $small --compare --plain
@@ -268,6 +272,32 @@ experts)
   "$program" $small --experts 3 --top-k 3 --steps 30 --dtype bf16 --compare --csv losses.csv > out 2> err
   awk -F, 'NR > 1 { if (($3 - $5) ^ 2 > 25e-4) { print "step " $1 ": " $3 " and " $5; exit 1 } }' losses.csv ||
     fail "the two ways do not agree in bf16"
+  ;;
+device)
+  small="--text text --cache-dir cache --bytes --layers 2 --hidden 16 --intermediate 24 --heads 4 --kv-heads 2 --seq-len 16
+    --batch 2 --steps 3 --warmup 1 --sample-tokens 3 --temperature 0 --threads 1"
+  for model in "--dtype f32" "--dtype bf16" "--dtype f32 --tied"; do
+    "$program" $small $model --csv device.csv --checkpoint device > out 2> err || fail "$model: $(cat err)"
+    sed -n '/^sample:/,$p' out > sample
+    "$other" $small $model --csv host.csv > out 2> err || fail "$model: $(cat err)"
+    [ "$model" = "--dtype bf16" ] || sed -n '/^sample:/,$p' out | cmp - sample || fail "$model: another sample"
+    paste -d, host.csv device.csv | awk -F, -v limit="$([ "$model" = "--dtype bf16" ] && echo 2e-3 || echo 2e-6)" '
+      NR > 1 && (($3 - $7) ^ 2 > limit ^ 2 || ($4 - $8) ^ 2 > limit ^ 2) { print "step " $1 ": " $0; exit 1 }' ||
+      fail "$model: other losses than on a CPU"
+  done
+  cp device whole
+  "$program" $small --tied --stop-at 2 --checkpoint state > out 2> err || fail "$(cat err)"
+  "$program" $small --tied --resume state --checkpoint state > out 2> err || fail "$(cat err)"
+  cmp whole state || fail "the resumed run ends with other weights"
+  refused "trained with tied true, not false" $small --resume whole
+  "$other" $small --csv host.csv > out 2> err || fail "$(cat err)"
+  "$program" $small --dtype bf16 --state bf16 --csv device.csv --checkpoint device > out 2> err || fail "$(cat err)"
+  paste -d, host.csv device.csv | awk -F, 'NR > 1 && ($3 - $7) ^ 2 > 1e-2 { print "step " $1 ": " $0; exit 1 }' ||
+    fail "without masters in f32: other losses than on a CPU"
+  refused "no --plain, --compare, --experts, --profile and --trace" $small --plain
+  refused "no --plain, --compare, --experts, --profile and --trace" $small --experts 2
+  refused "no --micro-batch" $small --micro-batch 1
+  refused "needs --dtype bf16" $small --state bf16
   ;;
 profile)
   small="$small --threads 2 --batch 4"

@@ -22,12 +22,15 @@
 namespace example {
 
 /// Everything that a step reads and changes.
-struct training_state {
-  std::vector<float>& weights;
-  example::optimizer& optimizer;
+template <tigon::element S>
+struct training_state_in {
+  kernel_vector<S>& weights;
+  optimizer_in<S>& optimizer;
   rng& batches;
   std::size_t& step;
 };
+
+using training_state = training_state_in<float>;
 
 /// What has to be the same before a state may go on; kept as the file's metadata.
 using checkpoint_identity = std::map<std::string, std::string>;
@@ -44,18 +47,21 @@ inline std::uintmax_t checkpoint_bytes(const parameter_layout& layout) {
   return numbers * sizeof(float) + sizeof(rng::state_type) + sizeof(std::int64_t);
 }
 
-inline void save_checkpoint(const std::filesystem::path& path, const parameter_layout& layout, training_state state,
-                            checkpoint_identity identity) {
+/// Numbers are f32 in the file, whatever S is.
+template <tigon::element S>
+void save_checkpoint(const std::filesystem::path& path, const parameter_layout& layout, training_state_in<S> state,
+                     checkpoint_identity identity) {
   std::map<std::string, tensor_view> tensors;
+  std::vector<float> copies[3];
   const auto add = [&](const std::string& prefix, std::span<const float> flat) {
     for (std::size_t i = 0; i < layout.tensors.size(); ++i) {
       const auto& t = layout.tensors[i];
       tensors[prefix + t.name] = {dtype::f32, shape_of(t), std::as_bytes(layout.of(flat, i))};
     }
   };
-  add("weights.", state.weights);
-  add("adam.first.", state.optimizer.first_moment());
-  add("adam.second.", state.optimizer.second_moment());
+  add("weights.", floats_for_host(state.weights, copies[0]));
+  add("adam.first.", floats_for_host(state.optimizer.first_moment(), copies[1]));
+  add("adam.second.", floats_for_host(state.optimizer.second_moment(), copies[2]));
   const rng::state_type draws = state.batches.state();
   tensors["rng"] = {dtype::i64, {draws.size()}, std::as_bytes(std::span(draws))};
   const std::array<std::int64_t, 1> step{static_cast<std::int64_t>(state.step)};
@@ -66,8 +72,9 @@ inline void save_checkpoint(const std::filesystem::path& path, const parameter_l
 
 /// Nothing of `state` changes unless the whole file fits. What `training` says is compared with files that say it, too:
 /// those of other programs do not.
-inline void load_checkpoint(const std::filesystem::path& path, const parameter_layout& layout, training_state state,
-                            const checkpoint_identity& identity, const checkpoint_identity& training = {}) {
+template <tigon::element S>
+void load_checkpoint(const std::filesystem::path& path, const parameter_layout& layout, training_state_in<S> state,
+                     const checkpoint_identity& identity, const checkpoint_identity& training = {}) {
   const auto file = safetensors_file::load(path);
   if (const auto format = file.metadata().find("format");
       format == file.metadata().end() || format->second != "tigon train_llama 1")
@@ -103,12 +110,12 @@ inline void load_checkpoint(const std::filesystem::path& path, const parameter_l
   rng::state_type draws;
   std::memcpy(draws.data(), checked("rng", dtype::i64, {draws.size()}).bytes.data(), sizeof draws);
   if (draws == rng::state_type{}) file.fail("holds a generator that draws zeros alone");
-  const std::int64_t step = checked("step", dtype::i64, {}).values<std::int64_t>()[0];
+  const std::int64_t step = checked("step", dtype::i64, {}).template values<std::int64_t>()[0];
   if (step < 0) file.fail("holds a negative step");
 
-  state.weights = std::move(weights);
-  state.optimizer.first_moment() = std::move(first);
-  state.optimizer.second_moment() = std::move(second);
+  state.weights = floats_for_kernels<S>(std::move(weights));
+  state.optimizer.first_moment() = floats_for_kernels<S>(std::move(first));
+  state.optimizer.second_moment() = floats_for_kernels<S>(std::move(second));
   state.optimizer.set_steps(static_cast<std::size_t>(step));
   state.batches = rng(draws);
   state.step = static_cast<std::size_t>(step);

@@ -19,11 +19,12 @@ namespace example {
 /// A Llama by tigon's fused operators, forward and backward by hand. All activations lie in one arena. A layer keeps
 /// what it read, what attention read and wrote, and gate and up; the residual stream between attention and MLP, the
 /// norms' outputs and the gated product are made again in backward: the first takes a product of hidden x hidden weights,
-/// the others a pass. With experts, a layer keeps gate and up of every choice, and the choices.
-template <tigon::element T>
-class fused_model {
+/// the others a pass. With experts, a layer keeps gate and up of every choice, and the choices. T is the type of weights and
+/// activations; S that of gradients, of the norms' weights, and of the state of the optimizer.
+template <tigon::element T, tigon::element S>
+class llama_model {
  public:
-  fused_model(const model_config& config, const parameter_layout& layout, std::size_t seq_len, std::size_t batch,
+  llama_model(const model_config& config, const parameter_layout& layout, std::size_t seq_len, std::size_t batch,
               tigon::context& ctx, profile* timed = nullptr)
       : c_(config),
         layout_(layout),
@@ -38,28 +39,28 @@ class fused_model {
   }
 
   /// Mean loss of at most `batch` windows.
-  double loss(weight_views<T> weights, std::span<const std::int32_t> ids, std::span<const std::int32_t> targets) {
+  double loss(weight_views<T, S> weights, std::span<const std::int32_t> ids, std::span<const std::int32_t> targets) {
     weights_ = weights;
     uncache();
     const auto y = forward(ids);
-    return head_loss(y, targets);
+    head_loss(y, targets);
+    return last_loss();
   }
 
   /// The same, and the gradient of every parameter.
-  double step(weight_views<T> weights, std::span<float> gradient, std::span<const std::int32_t> ids,
+  double step(weight_views<T, S> weights, std::span<S> gradient, std::span<const std::int32_t> ids,
               std::span<const std::int32_t> targets) {
     weights_ = weights;
     gradient_ = gradient;
     uncache();
     const auto dy = first(dy_, ids.size());
-    double out = 0;
     {
       const auto timed = profile::part(profile_, "forward");
-      out = head_loss(forward(ids), targets, dy);
+      head_loss(forward(ids), targets, dy);
     }
     const auto timed = profile::part(profile_, "backward");
     backward(dy, ids);
-    return out;
+    return last_loss();
   }
 
   /// What the last loss() or step() left out of its result though step() differentiates it: the routers' balance losses
@@ -69,15 +70,24 @@ class fused_model {
   /// Scores of the token that follows ids[position]; ids is one window. The layers' keys and values of the call before are
   /// a cache: only tokens from the first on that is another are computed. step() and loss() empty it; so does uncache(),
   /// which is needed after weights have changed otherwise.
-  void next_logits(weight_views<T> weights, std::span<const std::int32_t> ids, std::size_t position,
+  void next_logits(weight_views<T, S> weights, std::span<const std::int32_t> ids, std::size_t position,
                    std::span<float> out) {
     weights_ = weights;
     std::size_t known = 0;
     while (known < position && known < cached_.size() && cached_[known] == ids[known]) ++known;
     const auto y = forward(ids.subspan(known, position + 1 - known), known);
     cached_.assign(ids.begin(), ids.begin() + static_cast<std::ptrdiff_t>(position + 1));
-    do_.gemm(y.rows_from(position - known, 1), weight(layout_.head), matrix<float>(out.data(), 1, out.size()),
-             {.b = tigon::transpose::yes});
+    const auto product = [&](float* to) {
+      do_.gemm(y.rows_from(position - known, 1), weight(layout_.head), matrix<float>(to, 1, out.size()),
+               {.b = tigon::transpose::yes});
+    };
+    if constexpr (on_host) {
+      product(out.data());
+    } else {
+      kernel_vector<float> logits(out.size());
+      product(logits.data());
+      std::ranges::copy(copy_of(std::span<const float>(logits)), out.begin());
+    }
   }
   void uncache() { cached_.clear(); }
 
@@ -125,7 +135,8 @@ class fused_model {
     dy_ = arena_.matrix<T>(tokens, c_.hidden);
     product_ = arena_.matrix<T>(tokens, std::max(c_.intermediate, c_.qkv()));
     last_ = shaped(product_, tokens, c_.hidden);  // from the end of the last layer to the beginning of its backward
-    if constexpr (!std::same_as<T, float>) wide_ = arena_.matrix<float>(tokens, c_.hidden);
+    if constexpr (!std::same_as<T, S>) wide_ = arena_.matrix<S>(tokens, c_.hidden);
+    loss_ = arena_.take<float>(1);
   }
 
   routing make_routes(std::size_t tokens) {
@@ -141,14 +152,16 @@ class fused_model {
     const auto& t = layout_.tensors[tensor];
     return {weights_.matrices.data() + t.offset, t.rows, t.cols};
   }
-  std::span<const float> norm_weight(std::size_t tensor) const { return layout_.of(weights_.master, tensor); }
-  std::span<float> norm_grad(std::size_t tensor) const { return layout_.of(gradient_, tensor); }
-  matrix<float> grad(std::size_t tensor) const {
+  std::span<const S> norm_weight(std::size_t tensor) const { return layout_.of(weights_.master, tensor); }
+  std::span<S> norm_grad(std::size_t tensor) const { return layout_.of(gradient_, tensor); }
+  matrix<S> grad(std::size_t tensor) const {
     const auto& t = layout_.tensors[tensor];
     return {gradient_.data() + t.offset, t.rows, t.cols};
   }
   tigon::rms_norm_options norm_options() const { return {.eps = c_.norm_eps}; }
-  matrix<const float> table(const std::vector<float>& values) const { return {values.data(), seq_len_, c_.head_dim()}; }
+  matrix<const float> table(const kernel_vector<float>& values) const {
+    return {values.data(), seq_len_, c_.head_dim()};
+  }
 
   /// `count` heads that begin at column `begin` of rows of q, k and v together: of windows, or of a part of one.
   template <class U>
@@ -168,7 +181,7 @@ class fused_model {
     const auto y = first(y_, n), update = first(update_, n);
     const auto cos = table(rotary_.cos).rows_from(cached, length), sin = table(rotary_.sin).rows_from(cached, length);
     auto stream = first(layers_[0].stream, n);
-    do_.embedding_forward(weight(layout_.embedding), ids, stream);
+    do_.embedding_forward(weight(layout_.embedding), ids_.of(ids), stream);
     do_.rms_norm_forward(stream, norm_weight(layout_.layers[0].attention_norm), y, std::span(layers_[0].rstd1, n),
                          norm_options());
     for (std::size_t l = 0; l < c_.layers; ++l) {
@@ -200,7 +213,8 @@ class fused_model {
 
   /// update = the layer's MLP of y.
   void mlp(std::size_t l, matrix<T> y, matrix<T> update) {
-    if (c_.experts != 0) return experts(l, y, update);
+    if constexpr (on_host)
+      if (c_.experts != 0) return experts(l, y, update);
     const auto& at = layout_.layers[l];
     const auto gate_up = first(layers_[l].gate_up, y.rows), product = shaped(product_, y.rows, c_.intermediate);
     do_.product_xwt(y, weight(at.gate_up), gate_up);
@@ -209,7 +223,8 @@ class fused_model {
   }
   /// dy, and the gradients of the weights, from the gradient of what mlp() wrote.
   void mlp_backward(std::size_t l, matrix<T> dupdate, matrix<T> y, matrix<T> dy) {
-    if (c_.experts != 0) return experts_backward(l, dupdate, y, dy);
+    if constexpr (on_host)
+      if (c_.experts != 0) return experts_backward(l, dupdate, y, dy);
     const auto& at = layout_.layers[l];
     const auto gate_up = first(layers_[l].gate_up, y.rows), product = shaped(product_, y.rows, c_.intermediate);
     const auto gate = gate_of(gate_up), up = up_of(gate_up);
@@ -256,12 +271,44 @@ class fused_model {
   }
 
   /// The head and the loss; with `dy` that has memory also their gradients.
-  double head_loss(matrix<T> y, std::span<const std::int32_t> targets, matrix<T> dy = {}) {
-    float loss = 0;
-    do_.head_loss({y, weight(layout_.head)}, targets, loss, dy,
-                  dy.data == nullptr ? matrix<float>{} : grad(layout_.head));
-    return static_cast<double>(loss);
+  void head_loss(matrix<T> y, std::span<const std::int32_t> targets, matrix<T> dy = {}) {
+    const matrix<S> dw = dy.data == nullptr ? matrix<S>{} : grad(layout_.head);
+    const auto of = [&](operators<T, S>& by) {
+      by.head_loss({y, weight(layout_.head)}, targets_.of(targets), loss_, dy, dw);
+    };
+    if constexpr (!on_host)
+      if (dw.data != nullptr) {
+        // The layers' gradients come later: until then their memory is scratch, for more rows of logits than the default's.
+        tigon::workspace scratch(std::as_writable_bytes(layers_gradient()));
+        tigon::context own(ctx_.executor(), scratch, kernel_queue());
+        own.logit_rows(rows_of_logits(y.rows, scratch.capacity()));
+        if (own.logit_rows() != 0) {
+          operators<T, S> by(own, profile_);
+          return of(by);
+        }
+      }
+    of(do_);
   }
+  /// The gradients of the tensors of all layers.
+  std::span<S> layers_gradient() const {
+    const std::size_t begin = layout_.tensors[layout_.layers[0].attention_norm].offset;
+    return gradient_.subspan(begin, layout_.tensors[layout_.final_norm].offset - begin);
+  }
+  /// For which head_loss() takes at most `bytes`; 0: for none.
+  std::size_t rows_of_logits(std::size_t rows, std::size_t bytes) const {
+    tigon::workspace none;
+    tigon::context asked(ctx_.executor(), none);
+    using types = typename operators<T, S>::head_types;
+    for (std::size_t n = 2048; n != 0; n -= 512) {
+      asked.logit_rows(n);
+      if (tigon::fused_linear_cross_entropy_workspace<typename operators<T, S>::head_backend, types>(
+              rows, c_.hidden, c_.vocab, asked) <= bytes)
+        return n;
+    }
+    return 0;
+  }
+  /// What the last head_loss() made.
+  double last_loss() const { return static_cast<double>(copy_of(std::span<const float>(loss_, 1))[0]); }
 
   /// `dy` is the gradient of the last norm's output; it becomes that of the residual stream.
   void backward(matrix<T> dy, std::span<const std::int32_t> ids) {
@@ -300,12 +347,14 @@ class fused_model {
   }
 
   void embedding_backward(matrix<T> dstream, std::span<const std::int32_t> ids) {
-    if constexpr (std::same_as<T, float>) {
-      do_.embedding_backward(dstream, ids, grad(layout_.embedding));
+    // The head's gradient is there already.
+    const auto mode = layout_.tied() ? tigon::gradient::accumulate : tigon::gradient::overwrite;
+    if constexpr (std::same_as<T, S>) {
+      do_.embedding_backward(dstream, ids_.of(ids), grad(layout_.embedding), mode);
     } else {
       const auto wide = wide_.rows_from(0, dstream.rows);
       do_.convert(dstream, wide);
-      do_.embedding_backward(wide, ids, grad(layout_.embedding));
+      do_.embedding_backward(wide, ids_.of(ids), grad(layout_.embedding), mode);
     }
   }
 
@@ -314,7 +363,7 @@ class fused_model {
   std::size_t seq_len_;
   tigon::context& ctx_;
   profile* profile_;
-  operators<T> do_;
+  operators<T, S> do_;
   rotary_tables rotary_;
   arena arena_;
   std::vector<layer_saved> layers_;
@@ -322,11 +371,16 @@ class fused_model {
   double balance_loss_ = 0;
   std::vector<std::int32_t> cached_;  ///< tokens whose keys and values the layers hold
   matrix<T> middle_, last_, y_, update_, dy_, product_;
-  matrix<float> wide_;
-  float *middle_rstd_ = nullptr, *last_rstd_ = nullptr;
-  weight_views<T> weights_;
-  std::span<float> gradient_;
+  matrix<S> wide_;
+  float *middle_rstd_ = nullptr, *last_rstd_ = nullptr, *loss_ = nullptr;
+  list_for_kernels<std::int32_t> ids_, targets_;
+  weight_views<T, S> weights_;
+  std::span<S> gradient_;
 };
+
+/// With a state in f32, whatever T is.
+template <tigon::element T>
+using fused_model = llama_model<T, float>;
 
 }  // namespace example
 #endif

@@ -17,6 +17,7 @@
 #include <thread>
 #include <vector>
 
+#include "../../support/kernel_memory.hpp"
 #include "../../support/profile.hpp"
 #include "../../support/profile_table.hpp"
 #include "../../support/progress.hpp"
@@ -151,7 +152,7 @@ record train(const run_options& o, const checkpoint_identity& identity, const pa
   return r;
 }
 
-template <tigon::element T>
+template <tigon::element T, tigon::element S = float>
 void run(const run_options& o, const model_config& config, const parameter_layout& layout, const tokenizer& pieces,
          corpus text, checkpoint_identity training, tigon::thread_pool& pool, tigon::communicator_ref comm) {
   std::optional<profile> timed;
@@ -161,8 +162,7 @@ void run(const run_options& o, const model_config& config, const parameter_layou
   checkpoint_identity identity = identity_of(config, pieces);
   identity.emplace("dtype", o.dtype);
   for (const auto& [key, value] : identity) training.erase(key);
-  using fused_trainer = trainer<fused_model<T>, T>;
-  using plain_trainer = trainer<plain_model<T>, T>;
+  using fused_trainer = trainer<llama_model<T, S>, T, S>;
   record r;
   std::string sample;
   const auto one = [&](auto&& single, const char* name) {
@@ -175,15 +175,19 @@ void run(const run_options& o, const model_config& config, const parameter_layou
                 name, c.loss.back(), c.held_out.back(), c.tokens_per_second, mebibytes(c.peak_bytes));
     if (writes && o.sample_tokens != 0) sample = single.sample(pieces);
   };
-  if (o.compare) {
-    fused_trainer fused(o, config, layout, text, executor, comm);
-    plain_trainer plain(o, config, layout, text, executor, comm);
-    r = train(o, identity, layout, comm, {"fused", "plain"}, fused, plain);
-    print_comparison(r);
-    if (writes && o.sample_tokens != 0) sample = fused.sample(pieces);
-  } else if (o.plain) {
-    one(plain_trainer(o, config, layout, text, executor, comm), "plain");
-  } else {
+  if constexpr (on_host) {
+    using plain_trainer = trainer<plain_model<T>, T>;
+    if (o.compare) {
+      fused_trainer fused(o, config, layout, text, executor, comm);
+      plain_trainer plain(o, config, layout, text, executor, comm);
+      r = train(o, identity, layout, comm, {"fused", "plain"}, fused, plain);
+      print_comparison(r);
+      if (writes && o.sample_tokens != 0) sample = fused.sample(pieces);
+    } else if (o.plain) {
+      one(plain_trainer(o, config, layout, text, executor, comm), "plain");
+    }
+  }
+  if (!o.compare && !o.plain) {
     one(fused_trainer(o, config, layout, text, executor, comm, timed ? &*timed : nullptr), "fused");
   }
   if (o.profile && timed) print_profile(*timed, pool.workers(), o.dtype == "bf16");
@@ -193,6 +197,14 @@ void run(const run_options& o, const model_config& config, const parameter_layou
     if (writes && !o.svg.empty()) write_svg(o.svg, r);
     if (writes && !o.trace.empty()) replace_file(o.trace, timed->trace());
   });
+}
+
+/// With masters in f32, or on a GPU without.
+template <class... Arguments>
+void run_in_bf16(const run_options& o, Arguments&... of) {
+  if constexpr (!on_host)
+    if (o.state == "bf16") return run<tigon::bfloat16, tigon::bfloat16>(o, of...);
+  run<tigon::bfloat16>(o, of...);
 }
 
 /// Enough for windows that differ, the same for every number of steps.
@@ -253,7 +265,7 @@ int train_llama(const run_options& o, const ranks& here) {
   std::fflush(stdout);
   const auto training = training_of(o, comm.size(), text_hash(text));
   if (o.dtype == "bf16")
-    run<tigon::bfloat16>(o, config, layout, pieces, parts, training, pool, comm);
+    run_in_bf16(o, config, layout, pieces, parts, training, pool, comm);
   else
     run<float>(o, config, layout, pieces, parts, training, pool, comm);
   return 0;

@@ -12,6 +12,8 @@
 #include <utility>
 #include <vector>
 
+#include "../../support/kernel_memory.hpp"
+
 namespace example {
 
 /// A stretch of the flat array; norms are not decayed.
@@ -35,18 +37,19 @@ tigon::adamw_options optimizer_options(const Run& o) {
   return {.beta1 = o.beta1, .beta2 = o.beta2, .eps = o.eps, .weight_decay = o.weight_decay, .max_norm = o.clip};
 }
 
-/// AdamW over one flat array of f32 master weights: the moments, and the number of steps so far.
-class optimizer {
+/// AdamW over one flat array of weights in S: the moments, and the number of steps so far.
+template <tigon::element S>
+class optimizer_in {
  public:
   /// Of the options, learning_rate and step are the optimizer's own.
-  optimizer(std::size_t parameters, std::vector<parameter_group> groups, tigon::adamw_options options)
+  optimizer_in(std::size_t parameters, std::vector<parameter_group> groups, tigon::adamw_options options)
       : options_(options), groups_(std::move(groups)), first_(parameters), second_(parameters) {}
 
   /// One step; returns the gradient's norm before clipping. `rounded`, if it has memory, is the weights in T.
-  template <tigon::element T = float>
-  double step(std::span<float> weights, std::span<const float> gradient, float rate, tigon::context& ctx,
+  template <tigon::element T = S>
+  double step(std::span<S> weights, std::span<const S> gradient, float rate, tigon::context& ctx,
               std::span<T> rounded = {}) {
-    std::vector<tigon::adamw_parameter<float, float, float, T>> list;
+    std::vector<tigon::adamw_parameter<S, S, S, T>> list;
     for (const parameter_group& group : groups_) {
       const auto of = [&](auto all) { return all.subspan(group.begin, group.end - group.begin); };
       list.push_back({of(weights), of(gradient), of(std::span(first_)), of(std::span(second_)),
@@ -58,17 +61,19 @@ class optimizer {
   }
 
   /// The whole state beside the weights, for checkpoints.
-  std::vector<float>& first_moment() { return first_; }
-  std::vector<float>& second_moment() { return second_; }
+  kernel_vector<S>& first_moment() { return first_; }
+  kernel_vector<S>& second_moment() { return second_; }
   std::size_t steps() const { return steps_; }
   void set_steps(std::size_t steps) { steps_ = steps; }
 
  private:
   tigon::adamw_options options_;
   std::vector<parameter_group> groups_;
-  std::vector<float> first_, second_;
+  kernel_vector<S> first_, second_;
   std::size_t steps_ = 0;
 };
+/// Over f32 master weights.
+using optimizer = optimizer_in<float>;
 
 }  // namespace example
 #endif

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "../../support/kernel_memory.hpp"
 #include "../../support/options.hpp"
 #include "text.hpp"
 #include "tokenizer.hpp"
@@ -33,6 +34,8 @@ struct run_options {
   std::size_t top_k = 2;
   double balance = 0.01;
   std::string dtype = "f32";
+  std::string state = "f32";
+  bool tied = false;
 
   std::size_t seq_len = 1024;
   std::size_t batch = 2;
@@ -100,6 +103,17 @@ inline void add_model_options(option_table& all, run_options& o) {
       ->check(CLI::Validator(
           [](std::string& t) { return t == "f32" || t == "bf16" ? "" : t + " is neither f32 nor bf16"; }, ""))
       ->group("Model");
+}
+
+/// Of train_llama alone.
+inline void add_own_model_options(option_table& all, run_options& o) {
+  using enum decides;
+  all.add(numbers, "--state", o.state,
+          "masters, gradients and moments: f32, or on a GPU bf16, without a copy of the weights")
+      ->check(CLI::Validator(
+          [](std::string& t) { return t == "f32" || t == "bf16" ? "" : t + " is neither f32 nor bf16"; }, ""))
+      ->group("Model");
+  all.add(numbers, "--tied", o.tied, "the head is the embedding")->group("Model");
 }
 
 inline void add_text_options(option_table& all, run_options& o) {
@@ -186,6 +200,13 @@ inline void check_together(const run_options& o, given_options given, std::size_
   if (o.min_lr > o.lr) refuse("--min-lr is larger than --lr");
   if (o.stop_at > o.steps) refuse("--stop-at " + text(o.stop_at) + " lies behind the last of --steps " + text(o.steps));
   if (o.save_every != 0 && o.checkpoint.empty()) refuse("--save-every needs --checkpoint FILE");
+  if (o.tied && (o.plain || o.compare)) refuse("--tied is of the fused operators and takes no --plain or --compare");
+  if (o.state == "bf16" && o.dtype != "bf16") refuse("--state bf16 needs --dtype bf16");
+  if (o.state == "bf16" && on_host) refuse("--state bf16 needs a program that is built for a GPU");
+  if (!on_host && (o.plain || o.compare || o.experts != 0 || o.profile || !o.trace.empty()))
+    refuse("a program that is built for a GPU has no --plain, --compare, --experts, --profile and --trace");
+  if (!on_host && o.windows_of_pass(ranks) != o.batch)
+    refuse("a program that is built for a GPU has no --micro-batch: a step is one pass");
   if (o.compare && o.plain) refuse("--compare runs both ways and takes no --plain");
   if ((o.profile || !o.trace.empty()) && (o.plain || o.compare))
     refuse("--profile and --trace are of the fused operators and take no --plain or --compare");
@@ -206,6 +227,7 @@ struct train_llama_command_line {
     app.option_defaults()->always_capture_default()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
     detail::add_text_options(table, options);
     detail::add_model_options(table, options);
+    detail::add_own_model_options(table, options);
     detail::add_run_options(table, options);
     add_optimizer_options(table, options, "--grad-clip");
     detail::add_output_options(table, options);

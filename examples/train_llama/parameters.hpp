@@ -21,6 +21,7 @@ struct model_config {
   std::size_t experts = 0;  ///< MLPs of a layer, of which a token uses top_k; 0: one MLP for all tokens
   std::size_t top_k = 0;
   float balance = 0;  ///< weight of the routers' balance loss
+  bool tied = false;  ///< the head is the embedding
 
   std::size_t head_dim() const { return hidden / heads; }
   std::size_t kv_hidden() const { return kv_heads * head_dim(); }
@@ -64,8 +65,10 @@ struct parameter_layout {
       layers.push_back(out);
     }
     final_norm = add("final_norm", 1, c.hidden);
-    head = add("head", c.vocab, c.hidden);
+    head = c.tied ? embedding : add("head", c.vocab, c.hidden);
   }
+
+  bool tied() const { return head == embedding; }
 
   template <class T>
   std::span<T> of(std::span<T> flat, std::size_t tensor) const {
@@ -88,11 +91,11 @@ struct parameter_layout {
   }
 };
 
-/// The parameters as a model reads them: matrices in T, norms in f32.
-template <class T>
+/// The parameters as a model reads them: matrices in T, norms in S.
+template <class T, class S = float>
 struct weight_views {
   std::span<const T> matrices;
-  std::span<const float> master;
+  std::span<const S> master;
 };
 
 /// Norms are 1, matrices normal with deviation 0.02; those that write into the residual stream are smaller by

@@ -23,6 +23,7 @@ namespace example {
 inline model_config config_of(const run_options& o) {
   model_config c{o.bytes ? 256 : o.vocab, o.layers, o.hidden, o.intermediate, o.heads, o.kv_heads};
   if (o.experts != 0) c.experts = o.experts, c.top_k = o.top_k, c.balance = static_cast<float>(o.balance);
+  c.tied = o.tied;
   return c;
 }
 
@@ -61,6 +62,7 @@ inline checkpoint_identity identity_of(const model_config& c, const tokenizer& p
                           {"hidden", number(c.hidden)}, {"intermediate", number(c.intermediate)},
                           {"heads", number(c.heads)},   {"kv_heads", number(c.kv_heads)},
                           {"tokenizer", pieces.name()}};
+  if (c.tied) out["tied"] = "true";
   if (c.experts != 0) out["experts"] = number(c.experts), out["top_k"] = number(c.top_k);
   return out;
 }

@@ -2,7 +2,7 @@
 #define EXAMPLE_TRAIN_LLAMA_TRAINER_HPP
 
 #include <tigon/comm/communicator.hpp>
-#include <tigon/rows/row.hpp>
+#include <tigon/rows/reduce_map.hpp>
 
 #include <algorithm>
 #include <chrono>
@@ -14,8 +14,10 @@
 #include <string>
 #include <vector>
 
+#include "../../support/kernel_memory.hpp"
 #include "../../support/profile.hpp"
 #include "checkpoint.hpp"
+#include "operators.hpp"
 #include "optimizer.hpp"
 #include "options.hpp"
 #include "parameters.hpp"
@@ -25,12 +27,12 @@
 
 namespace example {
 
-/// One training run of Model<T>: f32 master weights, and a copy of them in T where that is another type.
+/// One training run of a Model of T: weights in S, and a copy of them in T where that is another type.
 ///
 /// A step's batch is cut into micro-batches, of which rank r has numbers r, r + ranks, ... Losses and gradients are
 /// added up in the order of micro-batches, by every rank alike: the bits depend on the size of a micro-batch, not on
 /// the ranks. All ranks have all weights and take the same step.
-template <class Model, tigon::element T>
+template <class Model, tigon::element T, tigon::element S = float>
 class trainer {
  public:
   trainer(const run_options& options, const model_config& config, const parameter_layout& layout, corpus text,
@@ -41,8 +43,9 @@ class trainer {
         text_(text),
         comm_(comm),
         windows_(options.windows_of_pass(comm.size())),
-        ctx_(executor, workspace_),
-        master_(initial_weights(layout, options.seed)),
+        workspace_(kernel_workspace()),
+        ctx_(executor, workspace_, kernel_queue()),
+        master_(floats_for_kernels<S>(initial_weights(layout, options.seed))),
         gradient_(layout.total),
         optimizer_(layout.total, layout.groups(), optimizer_options(options)),
         // Another stream than the weights'.
@@ -50,15 +53,15 @@ class trainer {
         profile_(timed),
         model_(config, layout, options.seq_len, windows_, ctx_, timed) {
     if (windows_ != options.batch) {
-      micro_gradient_.resize(layout.total);
+      micro_gradient_ = kernel_vector<S>(layout.total);
       gathered_.resize(comm.size() * gathered_block);
     }
-    if constexpr (!std::same_as<T, float>) rounded_.resize(layout.total);
+    if constexpr (!std::same_as<T, S>) rounded_ = kernel_vector<T>(layout.total);
     round_weights();
   }
 
   std::size_t steps_done() const { return step_; }
-  training_state state() { return {master_, optimizer_, batches_, step_}; }
+  training_state_in<S> state() { return {master_, optimizer_, batches_, step_}; }
 
   /// Of everything that the steps to come depend on: equal in ranks that train together.
   std::uint64_t state_hash() {
@@ -67,7 +70,9 @@ class trainer {
       const auto bytes = std::as_bytes(std::span(values));
       hash = hash * 31 + text_hash({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
     };
-    add(master_), add(optimizer_.first_moment()), add(optimizer_.second_moment()), add(batches_.state());
+    std::vector<S> copy;
+    add(for_host(master_, copy)), add(for_host(optimizer_.first_moment(), copy));
+    add(for_host(optimizer_.second_moment(), copy)), add(batches_.state());
     return hash;
   }
 
@@ -95,7 +100,7 @@ class trainer {
     if (windows_ == o_.batch) {
       windows(0);
       loss = model_.step(weights(), gradient_, ids_, targets_);
-    } else {
+    } else if constexpr (on_host) {
       std::ranges::fill(gradient_, 0.0f);
       for (std::size_t first = 0; first < o_.batch; first += windows_ * comm_.size()) {
         windows(first + windows_ * comm_.rank());
@@ -112,6 +117,7 @@ class trainer {
       const auto of_adamw = profile::call(profile_, "adamw", adamw_work());
       optimizer_.step(master_, gradient_, rate(), ctx_, std::span(rounded_));
     }
+    ctx_.wait();
     ++step_;
     seconds_.push_back(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
     return loss;
@@ -179,24 +185,22 @@ class trainer {
 
   /// The gradient twice, both moments and the weights in both directions, and a copy of these.
   work adamw_work() const {
-    return {0, 32.0 * static_cast<double>(master_.size()) + 2.0 * static_cast<double>(rounded_.size())};
+    return {0, 8.0 * sizeof(S) * static_cast<double>(master_.size()) + 2.0 * static_cast<double>(rounded_.size())};
   }
 
-  weight_views<T> weights() const {
-    if constexpr (std::same_as<T, float>)
+  weight_views<T, S> weights() const {
+    if constexpr (std::same_as<T, S>)
       return {master_, master_};
     else
       return {rounded_, master_};
   }
 
   void round_weights() {
-    if constexpr (!std::same_as<T, float>) {
+    if constexpr (!std::same_as<T, S>) {
       // The layout pads every tensor to 32 elements.
       const tigon::matrix_view<T> to(rounded_.data(), layout_.total / 32, 32);
-      const tigon::matrix_view<const float> from(master_.data(), layout_.total / 32, 32);
-      tigon::for_rows<tigon::default_backend>(ctx_, to.rows, to.cols, [=] TIGON_FN(auto row) {
-        row.map(tigon::reads(from), tigon::writes(to), [](auto v) { return v; });
-      });
+      const tigon::matrix_view<const S> from(master_.data(), layout_.total / 32, 32);
+      tigon::map_rows<tigon::default_backend>(ctx_, same(), tigon::reads(from), tigon::writes(to));
     }
   }
 
@@ -223,9 +227,10 @@ class trainer {
   std::size_t windows_;  ///< of a micro-batch
   tigon::workspace workspace_;
   tigon::context ctx_;
-  std::vector<float> master_, gradient_, micro_gradient_, gathered_;
-  std::vector<T> rounded_;
-  optimizer optimizer_;
+  kernel_vector<S> master_, gradient_, micro_gradient_;
+  std::vector<float> gathered_;
+  kernel_vector<T> rounded_;
+  optimizer_in<S> optimizer_;
   rng batches_;
   profile* profile_;
   Model model_;

@@ -120,6 +120,17 @@ void with_type(const char* op, type of, F f) {
   if constexpr (has_kernel<Op>) with_type(op, of, f);
 }
 
+/// f.operator()<P>() for the type of parameters beside elements of T: that of the sums, on CUDA also T.
+template <class T, class F>
+void with_parameters([[maybe_unused]] type of, F f) {
+  using A = tigon::accumulator_t<T>;
+#if TIGON_TORCH_CUDA
+  if constexpr (sizeof(T) < sizeof(A))
+    if (of == (std::is_same_v<T, tigon::bfloat16> ? type::bf16 : type::f16)) return f.template operator()<T>();
+#endif
+  f.template operator()<A>();
+}
+
 template <class T>
 tigon::matrix_view<T> view(const matrix& m) {
   return {static_cast<T*>(m.data), m.rows, m.cols, m.stride};

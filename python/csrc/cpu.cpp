@@ -57,8 +57,10 @@ thread_local kept_scratch kept;
 
 /// Python's, over torch.distributed; set when it is imported.
 int (*gather_bytes)(int64_t, const void*, std::size_t, void*) = nullptr;
-void set_all_gather(int64_t address) {
-  gather_bytes = reinterpret_cast<decltype(gather_bytes)>(static_cast<std::intptr_t>(address));
+int (*exchange_bytes)(int64_t, const void*, std::size_t, void*) = nullptr;
+void set_communicator(int64_t all_gather, int64_t all_to_all) {
+  gather_bytes = reinterpret_cast<decltype(gather_bytes)>(static_cast<std::intptr_t>(all_gather));
+  exchange_bytes = reinterpret_cast<decltype(exchange_bytes)>(static_cast<std::intptr_t>(all_to_all));
 }
 
 kernel_table with_rows(kernel_table products, const char* set) {
@@ -144,7 +146,7 @@ call::call(const Tensor&) {
   };
   host_.scratch = [](void* of, std::size_t bytes) { return static_cast<call*>(of)->scratch(bytes); };
   host_.memory = this;
-  host_.all_gather = gather_bytes;
+  host_.all_gather = gather_bytes, host_.all_to_all = exchange_bytes;
 }
 call::~call() {
   if (has_kept_) kept.taken = false;
@@ -187,7 +189,7 @@ STABLE_TORCH_LIBRARY(tigon, m) {
   m.def("instruction_sets_of_library() -> str");
   m.def("use(str set, str op) -> ()");
   m.def("has_f16() -> bool");
-  m.def("set_all_gather(int address) -> ()");
+  m.def("set_communicator(int all_gather, int all_to_all) -> ()");
 }
 STABLE_TORCH_LIBRARY_IMPL(tigon, CompositeExplicitAutograd, m) {
   m.impl("instruction_set", TORCH_BOX(&tigon_torch::name_of_instruction_set));
@@ -195,5 +197,5 @@ STABLE_TORCH_LIBRARY_IMPL(tigon, CompositeExplicitAutograd, m) {
   m.impl("instruction_sets_of_library", TORCH_BOX(&tigon_torch::sets_of_library));
   m.impl("use", TORCH_BOX(&tigon_torch::use));
   m.impl("has_f16", TORCH_BOX(&tigon_torch::has_f16));
-  m.impl("set_all_gather", TORCH_BOX(&tigon_torch::set_all_gather));
+  m.impl("set_communicator", TORCH_BOX(&tigon_torch::set_communicator));
 }

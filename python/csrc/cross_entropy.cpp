@@ -6,6 +6,10 @@
 #include "groups.hpp"
 #include "linear.hpp"
 
+#if TIGON_TORCH_CUDA
+#include <tigon/backends/cuda/times.hpp>
+#endif
+
 namespace tigon_torch {
 namespace {
 
@@ -108,10 +112,28 @@ void fused_linear_cross_entropy_backward(const host& h, vector upstream, matrix 
            });
 }
 
+/// A gradient that was made in forward times its upstream gradient, in place: on CUDA, where the host does not look at a number.
+void times_upstream([[maybe_unused]] const host& h, [[maybe_unused]] vector upstream,
+                    [[maybe_unused]] matrix gradient) {
+#if TIGON_TORCH_CUDA
+  with_type<tigon::op::cross_entropy>("times_upstream", gradient.of, [&]<class T>() {
+    run(h, [&](tigon::context& ctx) {
+      tigon::gpu::times(std::span(static_cast<T*>(gradient.data), gradient.rows * gradient.cols),
+                        static_cast<const tigon::accumulator_t<T>*>(upstream.data), ctx);
+    });
+  });
+#endif
+}
+constexpr declared_operator times_upstream_on_cuda() {
+  using of = unpacked<&times_upstream>;
+  return {"times_upstream", of::all, 0, TIGON_TORCH_CUDA ? &of::run : nullptr};
+}
+
 }  // namespace
 
 declared_operators declared_cross_entropies() {
   static constexpr declared_operator table[] = {
+      times_upstream_on_cuda(),
       declared<&cross_entropy, tigon::op::cross_entropy>("cross_entropy"),
       declared<&cross_entropy_backward, tigon::op::cross_entropy>("cross_entropy_backward"),
       declared<&fused_linear_cross_entropy, tigon::op::fused_linear_cross_entropy>("fused_linear_cross_entropy"),

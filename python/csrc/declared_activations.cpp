@@ -1,8 +1,12 @@
-// Softmax, sparsemax, squared ReLU, embedding.
+// Softmax, sparsemax, squared ReLU, embedding; on CUDA gates whose output backward makes again.
 #include <tigon/ops/embedding.hpp>
 #include <tigon/ops/relu_squared.hpp>
 #include <tigon/ops/softmax.hpp>
 #include <tigon/ops/sparsemax.hpp>
+#if TIGON_TORCH_CUDA
+#include <tigon/ops/geglu.hpp>
+#include <tigon/ops/swiglu.hpp>
+#endif
 
 #include "declared.hpp"
 #include "groups.hpp"
@@ -96,18 +100,64 @@ void embedding_backward(const host& h, matrix dy, id_vector ids, matrix dweight,
   });
 }
 
+#if TIGON_TORCH_CUDA
+/// A gate's program of backward whose results are y, dgate and dup: a layer behind it needs y once more, and gate and up
+/// are read once for all three.
+template <class P>
+struct with_output : P {
+  template <class V>
+  TIGON_INLINE tigon::simd::pack<V, 3> map(V dy, V gate, V up) const {
+    const auto gradients = P::map(dy, gate, up);
+    return {P::map(gate, up), gradients.v[0], gradients.v[1]};
+  }
+};
+
+template <class Op, class T, class Options>
+void gate_backward_with_output(const host& h, matrix dy, matrix gate, matrix up, matrix y, matrix dgate, matrix dup,
+                               const Options& opt) {
+  run(h, [&](tigon::context& ctx) {
+    tigon::kernel_for<Op, backend>::template with_program<backend, T>(opt, [&]<class P>(const P& program) {
+      tigon::map_rows<backend>(ctx, with_output<P>{program},
+                               tigon::reads(view<const T>(dy), view<const T>(gate), view<const T>(up)),
+                               tigon::writes(view<T>(y), view<T>(dgate), view<T>(dup)));
+    });
+  });
+}
+void swiglu_backward_with_output(const host& h, matrix dy, matrix gate, matrix up, matrix y, matrix dgate, matrix dup,
+                                 double gate_multiplier, double down_multiplier, double limit, double slope,
+                                 double up_offset) {
+  with_type<tigon::op::swiglu>("swiglu_backward_with_output", dy.of, [&]<class T>() {
+    tigon::swiglu_options opt;
+    opt.gate_multiplier = gate_multiplier, opt.down_multiplier = down_multiplier;
+    opt.limit = limit, opt.slope = slope, opt.up_offset = up_offset;
+    gate_backward_with_output<tigon::op::swiglu, T>(h, dy, gate, up, y, dgate, dup, opt);
+  });
+}
+void geglu_backward_with_output(const host& h, matrix dy, matrix gate, matrix up, matrix y, matrix dgate, matrix dup,
+                                bool tanh) {
+  with_type<tigon::op::geglu>("geglu_backward_with_output", dy.of, [&]<class T>() {
+    const tigon::geglu_options opt{.form = tanh ? tigon::gelu_form::tanh : tigon::gelu_form::erf};
+    gate_backward_with_output<tigon::op::geglu, T>(h, dy, gate, up, y, dgate, dup, opt);
+  });
+}
+#endif
+
 }  // namespace
 
 declared_operators declared_activations() {
   static constexpr declared_operator table[] = {
-      declared<&softmax, tigon::op::softmax>("softmax"),
-      declared<&softmax_backward, tigon::op::softmax>("softmax_backward"),
-      declared<&sparsemax, tigon::op::sparsemax>("sparsemax"),
-      declared<&sparsemax_backward, tigon::op::sparsemax>("sparsemax_backward"),
-      declared<&relu_squared, tigon::op::relu_squared>("relu_squared"),
-      declared<&relu_squared_backward, tigon::op::relu_squared>("relu_squared_backward"),
-      declared<&embedding, tigon::op::embedding>("embedding"),
-      declared<&embedding_backward, tigon::op::embedding>("embedding_backward"),
+#if TIGON_TORCH_CUDA
+    declared<&swiglu_backward_with_output, tigon::op::swiglu>("swiglu_backward_with_output"),
+    declared<&geglu_backward_with_output, tigon::op::geglu>("geglu_backward_with_output"),
+#endif
+    declared<&softmax, tigon::op::softmax>("softmax"),
+    declared<&softmax_backward, tigon::op::softmax>("softmax_backward"),
+    declared<&sparsemax, tigon::op::sparsemax>("sparsemax"),
+    declared<&sparsemax_backward, tigon::op::sparsemax>("sparsemax_backward"),
+    declared<&relu_squared, tigon::op::relu_squared>("relu_squared"),
+    declared<&relu_squared_backward, tigon::op::relu_squared>("relu_squared_backward"),
+    declared<&embedding, tigon::op::embedding>("embedding"),
+    declared<&embedding_backward, tigon::op::embedding>("embedding_backward"),
   };
   return declared_in(table);
 }

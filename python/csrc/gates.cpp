@@ -90,17 +90,18 @@ void geglu_backward(const host& h, matrix dy, matrix gate, matrix up, matrix dga
 void rope(const host& h, heads q, heads k, matrix cos, matrix sin, heads q_out, heads k_out, rope_options o,
           bool backward) {
   with_type<tigon::op::rope>("rope", q.of, [&]<class T>() {
-    using A = tigon::accumulator_t<T>;
     const tigon::rope_options opt{
         .rotary_dim = 2 * cos.cols,
         .columns = o.last ? tigon::rotary_columns::last : tigon::rotary_columns::first,
         .pairs = o.neighbours ? tigon::rotary_pairs::neighbours : tigon::rotary_pairs::halves};
-    const auto c = view<const A>(cos), s = view<const A>(sin);
-    run(h, [&](tigon::context& ctx) {
-      if (backward)
-        tigon::rope_backward(view<const T>(q), view<const T>(k), c, s, view<T>(q_out), view<T>(k_out), opt, ctx);
-      else
-        tigon::rope_forward(view<const T>(q), view<const T>(k), c, s, view<T>(q_out), view<T>(k_out), opt, ctx);
+    with_parameters<T>(cos.of, [&]<class P>() {
+      const auto c = view<const P>(cos), s = view<const P>(sin);
+      run(h, [&](tigon::context& ctx) {
+        if (backward)
+          tigon::rope_backward(view<const T>(q), view<const T>(k), c, s, view<T>(q_out), view<T>(k_out), opt, ctx);
+        else
+          tigon::rope_forward(view<const T>(q), view<const T>(k), c, s, view<T>(q_out), view<T>(k_out), opt, ctx);
+      });
     });
   });
 }
@@ -108,23 +109,21 @@ void rope(const host& h, heads q, heads k, matrix cos, matrix sin, heads q_out, 
 void mrope(const host& h, heads q, heads k, matrix cos, matrix sin, heads q_out, heads k_out,
            const std::int64_t* sections, bool backward) {
   with_type<tigon::op::qwen2vl_mrope>("mrope", q.of, [&]<class T>() {
-    using A = tigon::accumulator_t<T>;
     tigon::qwen2vl_mrope_options opt;
     for (std::size_t i = 0; i < 3; ++i) opt.sections[i] = static_cast<std::size_t>(sections[i]);
-    const auto c = view<const A>(cos), s = view<const A>(sin);
-    run(
-        h,
-        [&](const tigon::context& ctx) {
-          return tigon::qwen2vl_mrope_workspace<tigon::default_backend, T>(q.heads + k.heads, q.head_dim, ctx);
-        },
-        [&](tigon::context& ctx) {
-          if (backward)
-            tigon::qwen2vl_mrope_backward(view<const T>(q), view<const T>(k), c, s, view<T>(q_out), view<T>(k_out), opt,
-                                          ctx);
-          else
-            tigon::qwen2vl_mrope_forward(view<const T>(q), view<const T>(k), c, s, view<T>(q_out), view<T>(k_out), opt,
-                                         ctx);
-        });
+    with_parameters<T>(cos.of, [&]<class P>() {
+      const auto c = view<const P>(cos), s = view<const P>(sin);
+      run(
+          h,
+          [&](const tigon::context& ctx) {
+            return tigon::qwen2vl_mrope_workspace<tigon::default_backend, T>(q.heads + k.heads, q.head_dim, ctx);
+          },
+          [&](tigon::context& ctx) {
+            const auto turn = backward ? &tigon::qwen2vl_mrope_backward<tigon::default_backend, T, const P>
+                                       : &tigon::qwen2vl_mrope_forward<tigon::default_backend, T, const P>;
+            turn(view<const T>(q), view<const T>(k), c, s, view<T>(q_out), view<T>(k_out), opt, ctx);
+          });
+    });
   });
 }
 

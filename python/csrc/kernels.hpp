@@ -62,12 +62,15 @@ struct host {
   int (*all_gather)(std::int64_t group, const void* mine, std::size_t bytes, void* all) = nullptr;
   /// Of CUDA, whose kernels have nothing to do with the threads.
   void* stream = nullptr;
+  /// As all_gather; the bytes are a part for every rank, of which each gets its own.
+  int (*all_to_all)(std::int64_t group, const void* mine, std::size_t bytes, void* all) = nullptr;
 };
 
 // The numbers of the operators' schemas.
 enum class casting : int { llama, gemma, none };
 
-/// Weights and their gradients have the type of the sums: f32, f64 beside f64.
+/// Weights and their gradients have the type of the sums, f32, or f64 beside f64; on CUDA also that of x. All of one call have
+/// one type.
 struct norm_options {
   double eps, offset;
   casting cast;
@@ -100,7 +103,7 @@ struct gate_kernels {
 struct rope_options {
   bool last, neighbours;  ///< columns of a head that are rotated, and their pairs; otherwise the first ones, halves
 };
-/// Tables have the type of the sums; backwards, q and k are gradients of the rotated ones. k may have no heads.
+/// Tables have the type of the sums, on CUDA also that of q; backwards, q and k are gradients of the rotated ones. k may have no heads.
 struct rotary_kernels {
   void (*rope)(const host&, heads q, heads k, matrix cos, matrix sin, heads q_out, heads k_out, rope_options,
                bool backward);

@@ -18,12 +18,20 @@ class process_group {
   std::size_t rank() const { return rank_; }
   std::size_t size() const { return size_; }
   void all_gather(std::span<const std::byte> mine, std::span<std::byte> all) const {
-    if (size_ == 1) return tigon::comm::serial().all_gather(mine, all);
-    if (host_->all_gather == nullptr || host_->all_gather(group_, mine.data(), mine.size(), all.data()) != 0)
-      throw std::runtime_error("tigon: an all_gather of torch.distributed failed");
+    exchange(host_->all_gather, "all_gather", mine, all);
+  }
+  void all_to_all(std::span<const std::byte> mine, std::span<std::byte> all) const {
+    exchange(host_->all_to_all, "all_to_all", mine, all);
   }
 
  private:
+  template <class F>
+  void exchange(F* by, const char* name, std::span<const std::byte> mine, std::span<std::byte> all) const {
+    if (size_ == 1) return tigon::comm::serial().all_gather(mine, all);
+    if (by == nullptr || by(group_, mine.data(), mine.size(), all.data()) != 0)
+      throw std::runtime_error(std::string("tigon: an ") + name + " of torch.distributed failed");
+  }
+
   const host* host_;
   std::int64_t group_;
   std::size_t rank_, size_;

@@ -12,9 +12,9 @@ int64_t rows(const Tensor& x) {
   return cols == 0 ? 0 : x.numel() / cols;
 }
 
-/// Memory for the gradient of a parameter in the type of the sums, where it is wanted.
-Tensor gradient_of(const Tensor& x, const maybe& parameter, bool wanted) {
-  return wanted && parameter ? make(x, {parameter->numel()}, wide(x)) : nothing(x);
+/// Memory for the gradient of a parameter in the type that kernels take it in, where it is wanted.
+Tensor gradient_of(const Tensor& x, const maybe& parameter, ScalarType in, bool wanted) {
+  return wanted && parameter ? make(x, {parameter->numel()}, in) : nothing(x);
 }
 vector optional_vector(const Tensor& made) { return made.numel() == 0 ? vector{} : vector_of(made); }
 /// A gradient in the type of its parameter.
@@ -25,7 +25,7 @@ Tensor as_parameter(const Tensor& gradient, ScalarType of) {
 two rms_norm(Tensor x, maybe w, double eps, double offset, int64_t cast) {
   const char* op = "rms_norm";
   const matrix in = rows_of(op, "x", x);
-  const vector weight = wide_vector(op, "w", w, x);
+  const vector weight = vector_in(type_of_parameters(x, w), op, "w", w, x);
   Tensor y = make(x, sizes(x)), rstd = make(x, {rows(x)}, wide(x));
   table(op, in.of).norms->rms_norm(call(x), in, weight, rows_of(y), vector_of(rstd),
                                    {eps, offset, static_cast<casting>(cast)});
@@ -38,8 +38,9 @@ two rms_norm_backward(Tensor dy, Tensor x, maybe w, Tensor rstd, double eps, dou
   expect_like(op, "dy", dy, "x", x);
   const matrix in = rows_of(op, "x", x), up = rows_of(op, "dy", dy);
   const ScalarType of_w = w ? w->scalar_type() : wide(x);
-  const vector weight = wide_vector(op, "w", w, x);
-  Tensor dx = make(x, sizes(x)), dw = gradient_of(x, w, need_dw);
+  const ScalarType in_type = type_of_parameters(x, w);
+  const vector weight = vector_in(in_type, op, "w", w, x);
+  Tensor dx = make(x, sizes(x)), dw = gradient_of(x, w, in_type, need_dw);
   table(op, in.of).norms->rms_norm_backward(call(x), up, in, weight, vector_of(rstd), rows_of(dx), optional_vector(dw),
                                             {eps, offset, static_cast<casting>(cast)});
   return {dx, as_parameter(dw, of_w)};
@@ -49,7 +50,7 @@ three fused_add_rms_norm(Tensor x, Tensor residual, maybe w, double eps, double 
   const char* op = "fused_add_rms_norm";
   expect_like(op, "residual", residual, "x", x);
   const matrix in = rows_of(op, "x", x), r = rows_of(op, "residual", residual);
-  const vector weight = wide_vector(op, "w", w, x);
+  const vector weight = vector_in(type_of_parameters(x, w), op, "w", w, x);
   Tensor y = make(x, sizes(x)), s = make(x, sizes(x)), rstd = make(x, {rows(x)}, wide(x));
   table(op, in.of).norms->fused_add_rms_norm(call(x), in, r, weight, rows_of(y), rows_of(s), vector_of(rstd),
                                              {eps, offset, static_cast<casting>(cast)});
@@ -65,8 +66,9 @@ two fused_add_rms_norm_backward(maybe dy, maybe ds, Tensor s, maybe w, Tensor rs
   if (dy) expect_like(op, "dy", *dy, "s", s), up = rows_of(op, "dy", *dy);
   if (ds) expect_like(op, "ds", *ds, "s", s), of_sum = rows_of(op, "ds", *ds);
   const ScalarType of_w = w ? w->scalar_type() : wide(s);
-  const vector weight = wide_vector(op, "w", w, s);
-  Tensor dx = make(s, sizes(s)), dw = gradient_of(s, w, need_dw);
+  const ScalarType in_type = type_of_parameters(s, w);
+  const vector weight = vector_in(in_type, op, "w", w, s);
+  Tensor dx = make(s, sizes(s)), dw = gradient_of(s, w, in_type, need_dw);
   table(op, in.of).norms->fused_add_rms_norm_backward(call(s), up, of_sum, in, weight, vector_of(rstd), rows_of(dx),
                                                       optional_vector(dw), {0, offset, static_cast<casting>(cast)});
   return {dx, as_parameter(dw, of_w)};
@@ -75,7 +77,8 @@ two fused_add_rms_norm_backward(maybe dy, maybe ds, Tensor s, maybe w, Tensor rs
 three layer_norm(Tensor x, maybe w, maybe b, double eps) {
   const char* op = "layer_norm";
   const matrix in = rows_of(op, "x", x);
-  const vector weight = wide_vector(op, "w", w, x), bias = wide_vector(op, "b", b, x);
+  const ScalarType in_type = type_of_parameters(x, w, b);
+  const vector weight = vector_in(in_type, op, "w", w, x), bias = vector_in(in_type, op, "b", b, x);
   Tensor y = make(x, sizes(x)), mean = make(x, {rows(x)}, wide(x)), rstd = make(x, {rows(x)}, wide(x));
   table(op, in.of).norms->layer_norm(call(x), in, weight, bias, rows_of(y), vector_of(mean), vector_of(rstd), eps);
   return {y, mean, rstd};
@@ -86,8 +89,9 @@ three layer_norm_backward(Tensor dy, Tensor x, maybe w, maybe b, Tensor mean, Te
   expect_like(op, "dy", dy, "x", x);
   const matrix in = rows_of(op, "x", x), up = rows_of(op, "dy", dy);
   const ScalarType of_w = w ? w->scalar_type() : wide(x), of_b = b ? b->scalar_type() : wide(x);
-  const vector weight = wide_vector(op, "w", w, x);
-  Tensor dx = make(x, sizes(x)), dw = gradient_of(x, w, need_dw), db = gradient_of(x, b, need_db);
+  const ScalarType in_type = type_of_parameters(x, w, b);
+  const vector weight = vector_in(in_type, op, "w", w, x);
+  Tensor dx = make(x, sizes(x)), dw = gradient_of(x, w, in_type, need_dw), db = gradient_of(x, b, in_type, need_db);
   table(op, in.of).norms->layer_norm_backward(call(x), up, in, weight, vector_of(mean), vector_of(rstd), rows_of(dx),
                                               optional_vector(dw), optional_vector(db));
   return {dx, as_parameter(dw, of_w), as_parameter(db, of_b)};
@@ -146,9 +150,9 @@ two geglu_backward(Tensor dy, Tensor gate, Tensor up, bool tanh, bool need_gate,
   return {to.of_gate, to.of_up};
 }
 
-/// The first columns of a table, half of rotary_dim, a row for every token, in the type of the sums. Without a rotary_dim
-/// half of its columns: the tables of transformers repeat them.
-Tensor half_table(const char* op, const char* name, const Tensor& t, const Tensor& q, int64_t rotary_dim = -1) {
+/// The first columns of a table, half of rotary_dim, a row for every token. Without a rotary_dim half of its columns: the
+/// tables of transformers repeat them.
+Tensor half_table(const char* op, const char* name, const Tensor& t, int64_t rotary_dim) {
   const int64_t last = t.dim() - 1, cols = t.size(last), pairs = (rotary_dim < 0 ? cols : rotary_dim) / 2;
   real_type_of(op, name, t);
   if (rotary_dim < 0 && cols % 2 != 0)
@@ -156,9 +160,22 @@ Tensor half_table(const char* op, const char* name, const Tensor& t, const Tenso
   if (rotary_dim % 2 == 1 || pairs > cols)
     fail(op, "rotary_dim is " + std::to_string(rotary_dim) + "; expected an even number of at most 2 * " +
                  std::to_string(cols) + ", twice the columns of " + name);
-  Tensor part = torch::stable::contiguous(torch::stable::narrow(const_cast<Tensor&>(t), last, 0, pairs));
-  return part.scalar_type() == wide(q) ? part : torch::stable::to(part, wide(q));
+  return torch::stable::narrow(const_cast<Tensor&>(t), last, 0, pairs);
 }
+
+/// Both tables so, in the type that kernels take them in.
+struct half_tables {
+  Tensor of_cos, of_sin;
+  matrix cos, sin;
+
+  half_tables(const char* op, const Tensor& c, const Tensor& s, const Tensor& q, int64_t rotary_dim = -1)
+      : of_cos(half_table(op, "cos", c, rotary_dim)), of_sin(half_table(op, "sin", s, rotary_dim)) {
+    const ScalarType to = type_of_parameters(q, of_cos, of_sin);
+    for (Tensor* t : {&of_cos, &of_sin})
+      if (t->scalar_type() != to) *t = torch::stable::to(*t, to);
+    cos = rows_of(op, "cos", of_cos), sin = rows_of(op, "sin", of_sin);
+  }
+};
 
 /// [seq_len, r] or [batch or 1, seq_len, r]
 void expect_table(const char* op, const char* name, const Tensor& t, const Tensor& q) {
@@ -193,10 +210,9 @@ two rope(Tensor q, maybe k, Tensor cos, Tensor sin, int64_t rotary_dim, bool las
   const rotated to(op, q, k);
   expect_table(op, "cos", cos, q), expect_table(op, "sin", sin, q);
   if (sizes(cos) != sizes(sin)) fail(op, "sin is " + text(sizes(sin)) + "; expected " + text(sizes(cos)) + ", as cos");
-  Tensor c = half_table(op, "cos", cos, q, rotary_dim), s = half_table(op, "sin", sin, q, rotary_dim);
+  const half_tables by(op, cos, sin, q, rotary_dim);
   table(op, to.in_q.of)
-      .rotary->rope(call(to.q), to.in_q, to.in_k, rows_of(c), rows_of(s), to.to_q, to.to_k, {last, neighbours},
-                    backward);
+      .rotary->rope(call(to.q), to.in_q, to.in_k, by.cos, by.sin, to.to_q, to.to_k, {last, neighbours}, backward);
   return {to.q_out, to.k_out};
 }
 
@@ -211,9 +227,9 @@ two mrope(Tensor q, maybe k, Tensor cos, Tensor sin, std::vector<int64_t> sectio
   if (sections.size() != 3) fail(op, "section has " + std::to_string(sections.size()) + " numbers; expected 3");
   for (const int64_t n : sections)
     if (n < 0) fail(op, "section has " + std::to_string(n) + "; expected numbers of at least 0");
-  Tensor c = half_table(op, "cos", cos, q), s = half_table(op, "sin", sin, q);
+  const half_tables by(op, cos, sin, q);
   table(op, to.in_q.of)
-      .rotary->mrope(call(to.q), to.in_q, to.in_k, rows_of(c), rows_of(s), to.to_q, to.to_k, sections.data(), backward);
+      .rotary->mrope(call(to.q), to.in_q, to.in_k, by.cos, by.sin, to.to_q, to.to_k, sections.data(), backward);
   return {to.q_out, to.k_out};
 }
 

@@ -57,11 +57,15 @@ matrix rows_of(const char* op, const char* name, Tensor& t) {
 }
 matrix rows_of(const Tensor& made) { return as_matrix(type_of("tigon", "result", made), made); }
 
-vector wide_vector(const char* op, const char* name, maybe& t, const Tensor& like) {
+ScalarType type_of_parameters(const Tensor& x, const maybe& w, const maybe& b) {
+  const auto fits = [&](const maybe& t) { return !t || t->scalar_type() == x.scalar_type(); };
+  return TIGON_TORCH_CUDA && (w || b) && fits(w) && fits(b) ? x.scalar_type() : wide(x);
+}
+
+vector vector_in(ScalarType to, const char* op, const char* name, maybe& t, const Tensor& like) {
   if (!t) return {};
   expect_dims(op, name, *t, 1);
   real_type_of(op, name, *t);
-  const ScalarType to = wide(like);
   if (t->scalar_type() == ScalarType::Double && to != ScalarType::Double)
     fail(op, std::string(name) + " is of f64; expected f32, bf16 or f16 beside " + name_of(like.scalar_type()));
   if (t->scalar_type() != to) t = torch::stable::to(*t, to);

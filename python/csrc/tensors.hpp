@@ -15,6 +15,9 @@
 
 #include "kernels.hpp"
 
+#if !defined(TIGON_TORCH_CUDA)
+#define TIGON_TORCH_CUDA 0
+#endif
 #if TIGON_TORCH_CUDA
 #include <torch/csrc/stable/accelerator.h>
 #endif
@@ -128,8 +131,14 @@ type real_type_of(const char* op, const char* name, const Tensor& t);
 matrix rows_of(const char* op, const char* name, Tensor& t);
 /// Of a tensor that was made here.
 matrix rows_of(const Tensor& made);
-/// A vector in the type of the sums beside `like`; what is not is converted. Without a tensor, without memory.
-vector wide_vector(const char* op, const char* name, maybe& t, const Tensor& like);
+/// The type that kernels take the parameters beside x in: on CUDA that of x, where all that are there have it, and otherwise
+/// that of the sums.
+ScalarType type_of_parameters(const Tensor& x, const maybe& w, const maybe& b = std::nullopt);
+/// A vector in this type; what is not is converted. Without a tensor, without memory.
+vector vector_in(ScalarType to, const char* op, const char* name, maybe& t, const Tensor& like);
+inline vector wide_vector(const char* op, const char* name, maybe& t, const Tensor& like) {
+  return vector_in(wide(like), op, name, t, like);
+}
 vector vector_of(const Tensor& made);
 /// [batch, heads, seq_len, head_dim]. Copied where its elements do not lie one by one.
 heads heads_of(const char* op, const char* name, Tensor& t);

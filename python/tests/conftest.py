@@ -18,6 +18,13 @@ if "TIGON_TORCH_MODEL" in os.environ:
 
     torch.ops.load_library(os.environ["TIGON_TORCH_MODEL"])
 
+# Before transformers 5 experts were modules in a list, some layers returned tuples and some attention did not ask the registry:
+# of each family the operators that find nothing to replace there.
+OLD = transformers is not None and int(transformers.__version__.partition(".")[0]) < 5
+WITHOUT = {} if not OLD else {
+    "gemma2": {"fused_add_rms_norm"}, "gemma3_text": {"fused_add_rms_norm"}, "mixtral": {"fused_add_rms_norm", "moe"},
+    "qwen2_moe": {"fused_add_rms_norm", "moe", "attention"}, "qwen3_moe": {"moe"}}
+
 # What .ci/models adds to the suite: every type compiled, and twenty steps of training.
 LONG = "TIGON_TORCH_MODELS" in os.environ
 
@@ -54,6 +61,8 @@ def build(family: str, dtype=torch.float32, seed: int = 0, **changes):
     config = CONFIGS[family]()
     for name, value in changes.items():
         setattr(config, name, value)
+    if OLD and family == "gemma2":
+        config._attn_implementation = "eager"  # its sdpa would leave out the soft cap
     torch.manual_seed(seed)
     return randomised(transformers.AutoModelForCausalLM.from_config(config), dtype)
 

@@ -3,12 +3,13 @@
     python tests/gpu.py check     every case of test_ops.py whose operators have kernels for CUDA, in f32, bf16, f16 and
                                   f64 against f64 on the CPU; opcheck; captured in a CUDA graph; rows of real sizes; a
                                   small model of transformers before and after apply()
-    python tests/gpu.py train     a training step of a Llama of 1.24 G parameters with random weights and tokens, of
-                                  each contender in one process:
-      --contenders eager,compile,tigon,tigon_compile,tigon_graph,liger   graph: forward and backward in a CUDA graph
+    python tests/gpu.py train     a training step with random weights and tokens, of each contender in one process:
+      --model llama1b,llama8b,qwen3,gemma3   Llama of 1.24 G parameters; the layers of Llama 3 8B, 4 of them; those of
+                                             Qwen3 1.7B and of Gemma 3 1B, 8 of them
+      --contenders eager,compile,tigon,tigon_compile,tigon_graph,liger   graph: graphed_step
       --layers 16 --batch 4 --seq 2048 --steps 10 --profile FOLDER --keep
 
-Needs transformers 5.21 or later; of train liger_kernel where it is compared. Ends with 1 where something is wrong.
+Needs transformers 4.57 or later; of train liger_kernel where it is compared. Ends with 1 where something is wrong.
 """
 import argparse
 import contextlib
@@ -275,42 +276,74 @@ def check():
 
 # ---- train
 
-def llama(arguments):
+def _llama(**sizes):
     import transformers
 
-    config = transformers.LlamaConfig(
-        vocab_size=arguments.vocab, hidden_size=arguments.hidden, intermediate_size=arguments.intermediate,
-        num_hidden_layers=arguments.layers, num_attention_heads=arguments.heads, num_key_value_heads=arguments.kv_heads,
-        max_position_embeddings=arguments.seq, tie_word_embeddings=True, use_cache=False)
+    return transformers.LlamaForCausalLM, transformers.LlamaConfig(**{
+        "vocab_size": 128256, "num_attention_heads": 32, "num_key_value_heads": 8, **sizes})
+
+
+def _qwen3(**sizes):
+    import transformers
+
+    return transformers.Qwen3ForCausalLM, transformers.Qwen3Config(**{
+        "vocab_size": 151936, "hidden_size": 2048, "intermediate_size": 6144, "num_hidden_layers": 8,
+        "num_attention_heads": 16, "num_key_value_heads": 8, "head_dim": 128, "tie_word_embeddings": True, **sizes})
+
+
+def _gemma3(**sizes):
+    import transformers
+
+    return transformers.Gemma3ForCausalLM, transformers.Gemma3TextConfig(**{
+        "vocab_size": 262144, "hidden_size": 1152, "intermediate_size": 6912, "num_hidden_layers": 8,
+        "num_attention_heads": 4, "num_key_value_heads": 1, "head_dim": 256, "sliding_window": 512,
+        "query_pre_attn_scalar": 256, "tie_word_embeddings": True, **sizes})
+
+
+# Of each model the class, the config, and the name of Liger's patch.
+MODELS = {
+    "llama1b": (lambda **sizes: _llama(**{"hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 16,
+                                          "tie_word_embeddings": True, **sizes}), "llama"),
+    "llama8b": (lambda **sizes: _llama(**{"hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 4,
+                                          "tie_word_embeddings": False, **sizes}), "llama"),
+    "qwen3": (_qwen3, "qwen3"),
+    "gemma3": (_gemma3, "gemma3_text"),
+}
+
+
+def made(name, arguments):
+    sizes = {"max_position_embeddings": arguments.seq, "use_cache": False}
+    if arguments.layers:
+        sizes["num_hidden_layers"] = arguments.layers
+    cls, config = MODELS[name][0](**sizes)
     torch.manual_seed(0)
     with torch.device("cuda"):
-        model = transformers.LlamaForCausalLM._from_config(config, dtype=bf16)
+        model = cls._from_config(config, dtype=bf16)
     return model.train()
 
 
 @contextlib.contextmanager
-def liger(model):
+def liger(name, model):
     """The model patched by Liger-Kernel, whose changes of transformers' module are undone afterwards."""
-    from liger_kernel.transformers import apply_liger_kernel_to_llama
-    from transformers.models.llama import modeling_llama
+    import liger_kernel.transformers
 
-    before = dict(vars(modeling_llama))
-    forward = modeling_llama.LlamaForCausalLM.forward
+    module = sys.modules[type(model).__module__]
+    before, forward = dict(vars(module)), type(model).forward
     try:
-        apply_liger_kernel_to_llama(model=model)
+        getattr(liger_kernel.transformers, f"apply_liger_kernel_to_{MODELS[name][1]}")(model=model)
         yield
     finally:
-        vars(modeling_llama).update(before)
-        modeling_llama.LlamaForCausalLM.forward = forward
+        vars(module).update(before)
+        type(model).forward = forward
 
 
 @contextlib.contextmanager
-def contender(name, arguments):
+def contender(of, name, arguments):
     """A model and an optimizer."""
-    model = llama(arguments)
+    model = made(of, arguments)
     with contextlib.ExitStack() as stack:
         if "liger" in name:
-            stack.enter_context(liger(model))
+            stack.enter_context(liger(of, model))
         if "tigon" in name:
             print(tigon_torch.apply(model, recompute=not arguments.keep), flush=True)
         own = "tigon" in name and torch._C._dispatch_has_kernel_for_dispatch_key("tigon::adamw", "CUDA") \
@@ -320,10 +353,10 @@ def contender(name, arguments):
         yield torch.compile(model) if "compile" in name else model, optimizer
 
 
-def batches(arguments):
+def batches(arguments, vocab):
     generator = torch.Generator(device="cuda").manual_seed(1)
     while True:
-        yield torch.randint(0, arguments.vocab, (arguments.batch, arguments.seq), generator=generator, device="cuda")
+        yield torch.randint(0, vocab, (arguments.batch, arguments.seq), generator=generator, device="cuda")
 
 
 def profiled(step, folder, name):
@@ -339,38 +372,14 @@ def profiled(step, folder, name):
         print(f"   {e.device_time_total / 1e3:8.2f} ms {e.count:5d} x {e.key[:110]}", flush=True)
 
 
-def graph_of(model, optimizer, shown):
-    """A step whose forward and backward are replayed from a CUDA graph."""
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        model(input_ids=shown, labels=shown).loss.backward()
-    torch.cuda.current_stream().wait_stream(stream)
-    optimizer.zero_grad()
-    gc.collect()
-    torch.cuda.empty_cache()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        loss = model(input_ids=shown, labels=shown).loss
-        loss.backward()
-        kept = loss.detach()
-
-    def step():
-        graph.replay()
-        optimizer.step()
-        return kept.clone()
-
-    return step
-
-
-def run_contender(name, arguments):
+def run_contender(of, name, arguments):
     """Milliseconds of a step, the peak of memory, the losses."""
     gc.collect()
     torch.cuda.empty_cache()
     torch._dynamo.reset()
     losses, events = [], []
-    with contender(name, arguments) as (model, optimizer):
-        data = batches(arguments)
+    with contender(of, name, arguments) as (model, optimizer):
+        data = batches(arguments, model.config.vocab_size)
         shown = next(data)
 
         def one():
@@ -383,7 +392,11 @@ def run_contender(name, arguments):
         begin = time.time()
         for _ in range(3):
             losses.append(one())
-        step = graph_of(model, optimizer, shown) if "graph" in name else one
+        step = one
+        if "graph" in name:
+            batch = {"input_ids": shown, "labels": shown}
+            graphed = tigon_torch.graphed_step(model, optimizer, batch)
+            step = lambda: graphed(batch)  # noqa: E731
         torch.cuda.synchronize()
         first = time.time() - begin
         torch.cuda.reset_peak_memory_stats()
@@ -396,7 +409,7 @@ def run_contender(name, arguments):
         torch.cuda.synchronize()
         peak = torch.cuda.max_memory_allocated()
         if arguments.profile:
-            profiled(step, arguments.profile, name)
+            profiled(step, arguments.profile, f"{of}_{name}")
     times = [a.elapsed_time(b) for a, b in events]
     losses = [loss.item() for loss in losses]
     ms = statistics.median(times)
@@ -409,14 +422,16 @@ def run_contender(name, arguments):
 def train(arguments):
     print(torch.cuda.get_device_name(), "torch", torch.__version__)
     bad = 0
-    for name in arguments.contenders.split(","):
-        try:
-            run_contender(name, arguments)
-        except Exception as error:  # one that does not run here is left out
-            bad |= "tigon" in name
-            print(f"{name}: {type(error).__name__}: {str(error)[:300]}", flush=True)
-            if os.environ.get("TRACE"):
-                traceback.print_exc()
+    for of in arguments.model.split(","):
+        print(of, flush=True)
+        for name in arguments.contenders.split(","):
+            try:
+                run_contender(of, name, arguments)
+            except Exception as error:  # one that does not run here is left out
+                bad |= "tigon" in name
+                print(f"{name}: {type(error).__name__}: {str(error)[:300]}", flush=True)
+                if os.environ.get("TRACE"):
+                    traceback.print_exc()
     return int(bad)
 
 
@@ -426,9 +441,9 @@ def main():
     parser.add_argument("--contenders", default="eager,compile,tigon,tigon_compile,liger")
     parser.add_argument("--profile")
     parser.add_argument("--keep", action="store_true", help="apply(model, recompute=False)")
-    for name, value in dict(layers=16, hidden=2048, intermediate=8192, heads=32, kv_heads=8, vocab=128256, batch=4,
-                            seq=2048, steps=10).items():
-        parser.add_argument("--" + name.replace("_", "-"), type=int, default=value)
+    parser.add_argument("--model", default="llama1b", help=", ".join(MODELS))
+    for name, value in dict(layers=0, batch=4, seq=2048, steps=10).items():  # 0: as many as the model has
+        parser.add_argument("--" + name, type=int, default=value)
     arguments = parser.parse_args()
     sys.exit(check() if arguments.what == "check" else train(arguments))
 

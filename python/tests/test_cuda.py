@@ -252,6 +252,7 @@ class TestModelOfAGpu:
     @pytest.mark.parametrize("tests", [
         ("test_optimizers.py", "state_goes or not_contiguous or closure"),
         ("test_models.py", "test_f32_loss_and_gradients and llama"),
+        ("test_products.py", "test"),
     ], ids=lambda tests: tests[0])
     def test_an_optimizer_and_a_model(self, tests):
         done = self.run("-m", "pytest", "-q", "-p", "no:cacheprovider", tests[0], "-k", tests[1])

@@ -10,7 +10,7 @@ import weakref
 
 import pytest
 import torch
-from conftest import CONFIGS, LONG, VOCAB, batch, build, error, gradients, rms_error, twin
+from conftest import CONFIGS, LONG, OLD, VOCAB, WITHOUT, batch, build, error, gradients, rms_error, twin
 
 import tigon_torch
 from tigon_torch import ops
@@ -41,8 +41,9 @@ def test_operators_are_called(family, calls):
     expected = {"rms_norm", "fused_add_rms_norm", "rope", "attention", "linear", "fused_linear_cross_entropy"}
     expected |= {"geglu"} if family.startswith("gemma") else {"swiglu"} if family != "mixtral" else set()
     expected |= {"moe"} if family in ("mixtral", "qwen2_moe", "qwen3_moe") else set()
-    assert set(calls) == expected
-    assert calls["attention"] == calls["rope"] == calls["fused_add_rms_norm"] == 2
+    expected -= WITHOUT.get(family, set())
+    assert set(calls) - {"swiglu"} == expected - {"swiglu"} and ("swiglu" in calls or "swiglu" not in expected)
+    assert all(calls[name] == 2 for name in {"attention", "rope", "fused_add_rms_norm"} & expected)
 
 
 def exactness(family, dtype, measure=error, prepare=lambda model: model, **changes):
@@ -158,6 +159,8 @@ def test_training_in_bf16(family):
 @pytest.mark.parametrize("family", sorted(CONFIGS) if LONG else ["llama", "gemma2", "phi3", "qwen3_moe"])
 def test_compiled(family):
     """Loss and gradients of the compiled model, in f32 and in bf16: of one of each kind of layer, at length of all."""
+    if "moe" in WITHOUT.get(family, ()):
+        pytest.skip("experts of this transformers cannot be compiled as a whole")
     as_exact_as_eager_in_f32(family, prepare=compiled)
     as_exact_as_eager_in_bf16(family, prepare=compiled)
 
@@ -173,6 +176,8 @@ def test_compiled_by_inductor(family):
 @pytest.mark.parametrize("family", ["llama", "mistral", "gemma2", "qwen2_moe"])
 def test_compiled_graph_holds_the_operators(family, use_cache):
     """Compiled, without a mask and positions, attention is tigon's: the mask is known without looking at values."""
+    if "moe" in WITHOUT.get(family, ()) or OLD and family == "gemma2" and use_cache is None:
+        pytest.skip("experts of this transformers cannot be compiled as a whole, nor are places in its caches known")
     model = patched(build(family))
     seen = []
     torch._dynamo.reset()
@@ -183,7 +188,8 @@ def test_compiled_graph_holds_the_operators(family, use_cache):
 
     run = torch.compile(model, backend=backend, fullgraph=True)
     run(**batch(), use_cache=use_cache)
-    for name in ("attention", "rope", "rms_norm", "fused_add_rms_norm", "fused_linear_cross_entropy"):
+    names = {"attention", "rope", "rms_norm", "fused_add_rms_norm", "fused_linear_cross_entropy"}
+    for name in names - WITHOUT.get(family, set()):
         assert any(node.startswith(f"tigon.{name}") for node in seen), name
     assert not any("scaled_dot_product" in name for name in seen)
 
@@ -198,7 +204,7 @@ def test_gradient_checkpointing(family, reentrant, calls):
     """Against transformers' own gradients, and the same bits as without."""
     how = {"gradient_checkpointing_kwargs": {"use_reentrant": reentrant}}
     as_exact_as_eager_in_f32(family, prepare=lambda model: checkpointed(model, **how))
-    assert calls["attention"] == 4  # each layer again in backward
+    assert calls.get("attention") == 4 or "attention" in WITHOUT.get(family, ())  # each layer again in backward
     for dtype in (torch.float32, torch.bfloat16):
         model = patched(build(family, dtype))
         loss, expected = step(model)
@@ -235,6 +241,7 @@ def test_recompute(family, monkeypatch):
         results.append(gradients(copied))
     # A gate and a fused norm in each layer; experts have no gate of their own.
     sparse = {"mixtral": 2, "qwen2_moe": 1, "qwen3_moe": 1}.get(family, 0)
+    sparse += 2 * ("fused_add_rms_norm" in WITHOUT.get(family, ()))
     assert living[0] >= 4 - sparse and living[1] == 0
     for name in results[0]:
         assert torch.equal(results[0][name], results[1][name]), name
@@ -354,7 +361,8 @@ def test_copies_have_patches_of_their_own(family):
     assert again == loss and all(torch.equal(actual[name], expected[name]) for name in expected)
     third = copy.deepcopy(first)
     report = tigon_torch.apply(third, rope=False, attention=False, linear=False)
-    assert report.replaced.keys().isdisjoint({"rope", "attention", "linear"}) and not report.left
+    assert report.replaced.keys().isdisjoint({"rope", "attention", "linear"})
+    assert not report.left or family in WITHOUT
     assert third.config._attn_implementation == model.config._attn_implementation
     assert first.config._attn_implementation == "tigon"
     tigon_torch.revert(first)
@@ -582,7 +590,7 @@ def test_padding(family, side, calls):
     copied = patched(model)
     calls.clear()
     same(model, copied, attention_mask=mask, **inputs)
-    assert ("attention" in calls) == (side == "none")
+    assert ("attention" in calls) == (side == "none" and "attention" not in WITHOUT.get(family, ()))
 
 
 @pytest.mark.parametrize("family", ["llama", "mistral", "gemma2", "qwen2_moe"])
@@ -593,7 +601,7 @@ def test_packed_sequences(family, rows, calls):
     copied = patched(model)
     positions = torch.cat([torch.arange(n) for n in (5, 18, 1, 8)])[None].repeat(rows, 1)
     same(model, copied, position_ids=positions, use_cache=False, **batch(rows=rows, seq=32))
-    assert calls["attention"] == 2
+    assert calls.get("attention", 0) == (0 if "attention" in WITHOUT.get(family, ()) else 2)
     if rows == 2:
         positions[1] = torch.cat([torch.arange(20), torch.arange(12)])
         calls.clear()
@@ -839,15 +847,26 @@ def test_models_of_one_config_do_not_mix():
 
 def test_an_older_transformers_is_refused(monkeypatch):
     model = build("llama")
-    for version, refused in (("5.20.2", True), ("4.57.1", True), ("5.21.0", False), ("5.24.dev0", False), ("6.0", False)):
+    for version, refused in (("4.56.2", True), ("4.57.1", False), ("5.24.dev0", False), ("6.0", False)):
         monkeypatch.setattr(importlib.metadata, "version", lambda name, of=version: of)
         if refused:
-            with pytest.raises(ImportError, match=f"transformers {version} is older than 5.21"):
+            with pytest.raises(ImportError, match=f"transformers {version} is older than 4.57"):
                 tigon_torch.apply(model)
-            with pytest.raises(ImportError, match="is older than 5.21"):
+            with pytest.raises(ImportError, match="is older than 4.57"):
                 tigon_torch.apply_to_llama()
         else:
             tigon_torch.apply(model, linear=False)
+
+
+@pytest.mark.skipif(not OLD, reason="newer ones have no sdpa that leaves out a soft cap")
+def test_sdpa_that_leaves_out_a_soft_cap(calls):
+    """Results are those of before: without it, where the model was built so."""
+    model = build("gemma2")
+    model.config._attn_implementation = "sdpa"
+    copied = twin(model)
+    assert any("leaves out the soft cap" in line for line in tigon_torch.apply(copied, linear=True).left)
+    same(model, copied, **batch())
+    assert "attention" not in calls
 
 
 def test_refusals():

@@ -86,11 +86,50 @@ def one_rank(rank, folder, port):
     dist.destroy_process_group()
 
 
-def test_two_processes_have_the_loss_of_one(tmp_path):
+def spawned(run, folder, count):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    mp.spawn(one_rank, (str(tmp_path), port), nprocs=2)
+    mp.spawn(run, (str(folder), port), nprocs=count)
+
+
+def one_of_three(rank, folder, port):
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=3)
+    x, w, b, target = inputs()
+    part, exchanges, own = slice(4 * rank, min(4 * rank + 4, 11)), [], dist.all_to_all_single
+
+    def counted(received, sent, **how):
+        exchanges.append(sent.numel())
+        return own(received, sent, **how)
+
+    dist.all_to_all_single = counted
+    x, w, b = (t.requires_grad_() for t in (x, w[part], b[part]))
+    loss = ops.vocab_parallel_fused_linear_cross_entropy(x, w, target, b, dist.group.WORLD, shard=(4 * rank, 11))
+    loss.backward()
+    torch.save(([loss.detach(), x.grad, w.grad, b.grad], exchanges), os.path.join(folder, str(rank)))
+    dist.destroy_process_group()
+
+
+def test_three_processes_sum_by_shares(tmp_path):
+    """Sums over more than two ranks: each has the sum of its share, and gathers those of the others."""
+    spawned(one_of_three, tmp_path, 3)
+    ranks = [torch.load(tmp_path / str(rank)) for rank in range(3)]
+    x, w, b, target = inputs()
+    x, w, b = (t.requires_grad_() for t in (x, w, b))
+    loss = ops.fused_linear_cross_entropy(x, w, target, b)
+    loss.backward()
+    for (value, dx, *_), exchanges in ranks:
+        assert exchanges == [15 * 9 * 8]  # dx in f64, a third of it for each
+        torch.testing.assert_close(value, loss.detach(), rtol=1e-12, atol=1e-12)
+        torch.testing.assert_close(dx, x.grad, rtol=1e-12, atol=1e-12)
+        assert torch.equal(dx, ranks[0][0][1])
+    for i, whole in ((2, w.grad), (3, b.grad)):
+        torch.testing.assert_close(torch.cat([found[i] for found, _ in ranks]), whole, rtol=1e-12, atol=1e-12)
+
+
+def test_two_processes_have_the_loss_of_one(tmp_path):
+    spawned(one_rank, tmp_path, 2)
     x, w, b, target = inputs()
     wanted = results_of(lambda x, w, b: plain(x, w, b, target), x, w, b)
     ranks = [torch.load(tmp_path / str(rank)) for rank in (0, 1)]

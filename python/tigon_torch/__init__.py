@@ -17,6 +17,7 @@ from . import losses, modules, ops  # noqa: E402
 from .backends import backends, read_environment, use  # noqa: E402, F401   as apply, which hides its module
 from .apply import *  # noqa: E402, F403
 from .apply import apply  # noqa: E402, F401   the function, which hides the package of its name
+from .graphs import graphed_step  # noqa: E402, F401
 from .optimizers import AdamW  # noqa: E402, F401
 from . import declared, registration  # noqa: E402
 from .registration import tag_compiled_code  # noqa: E402

@@ -9,6 +9,11 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 
+# As torch.library's own redispatch has it; functorch's transformations need what is above.
+_below_autograd = torch._C._AutoDispatchBelowAutograd
+_interpreters = torch._C._functorch.peek_interpreter_stack
+
+
 def refuse(op: str, name: str, came, expected: str):
     raise ValueError(f"tigon: {op}: {name} is {came}; expected {expected}")
 
@@ -140,6 +145,9 @@ def checked(function):
         if not all(t.is_cpu for t in tensors):
             on_one_device(op, named.items())
         without_tangents(op, tensors)
-        return function(*args, **kwargs)
+        if torch.is_grad_enabled() or torch.compiler.is_compiling() or _interpreters() is not None:
+            return function(*args, **kwargs)
+        with _below_autograd():  # whose implementations in Python take longer than a small operator
+            return function(*args, **kwargs)
 
     return call

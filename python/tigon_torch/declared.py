@@ -19,6 +19,7 @@ _ops = torch.ops.tigon
 _run_kernel = _ops.run_kernel.default
 library = torch.library.Library("tigon", "FRAGMENT")
 _on_cuda = declared_on_cuda()
+torch.library.register_fake("tigon::run_kernel", lambda *_: None)  # it writes to memory, of which a fake tensor has none
 
 
 def like(t: Tensor) -> Tensor:
@@ -57,9 +58,11 @@ class Made:
         gradients, self.gradients = self.gradients, None
         if gradients is None or is_one(upstream):
             return gradients
-        if upstream.is_cuda and not torch.compiler.is_compiling():  # in place: a head's gradient is large
-            with torch.no_grad():
-                return tuple(g if g.numel() == 0 else g.mul_(upstream.to(g.dtype)) for g in gradients)
+        if upstream.is_cuda and upstream.numel() == 1 and not torch.compiler.is_compiling():  # in place: a head's gradient is large
+            for g in gradients:
+                if g.numel() != 0:  # memory is left alone where the number is 1
+                    _run_kernel("times_upstream", "upstream", 1, [upstream, g], [])
+            return gradients
         return tuple(g if g.numel() == 0 else g * upstream.to(g.dtype) for g in gradients)
 
 

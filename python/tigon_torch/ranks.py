@@ -1,4 +1,7 @@
-"""The communicator of C++ operators over torch.distributed: an all_gather of bytes."""
+"""The communicator of C++ operators over torch.distributed: all_gather and all_to_all of bytes, of which they make the rest.
+
+Bytes are the host's. A group of NCCL alone, which takes none of the host, has them by way of this rank's GPU.
+"""
 import ctypes
 import logging
 
@@ -13,19 +16,41 @@ def _memory(address: int, size: int) -> torch.Tensor:
     return torch.frombuffer((ctypes.c_ubyte * size).from_address(address), dtype=torch.uint8)
 
 
-@ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int64, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p)
-def _all_gather(group, mine, size, everyone):
-    try:
-        if size != 0:
-            ranks = _groups[group].size()
-            dist.all_gather(list(_memory(everyone, size * ranks).chunk(ranks)), _memory(mine, size), _groups[group])
-        return 0
-    except Exception:  # which cannot pass through C++
-        _log.exception("all_gather of torch.distributed")
-        return 1
+def _of_the_host(group) -> bool:
+    """Whether a group exchanges what the host has."""
+    return any(device.type == "cpu" for device in group._device_types)
 
 
-torch.ops.tigon.set_all_gather(ctypes.cast(_all_gather, ctypes.c_void_p).value)
+def _exchange(name: str, run, every_rank_gets_all: bool):
+    """A function of C that run(all, mine, group) is called by."""
+
+    @ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int64, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p)
+    def exchange(number, mine, size, everyone):
+        try:
+            if size == 0:
+                return 0
+            group = _groups[number]
+            sent, received = _memory(mine, size), _memory(everyone, size * (group.size() if every_rank_gets_all else 1))
+            if _of_the_host(group):
+                run(received, sent, group)
+            else:
+                on_gpu = torch.empty(received.shape, dtype=torch.uint8, device="cuda")
+                run(on_gpu, sent.cuda(), group)
+                received.copy_(on_gpu)
+            return 0
+        except Exception:  # which cannot pass through C++
+            _log.exception("%s of torch.distributed", name)
+            return 1
+
+    return exchange
+
+
+# Kept for as long as the library may call them.
+_all_gather = _exchange("all_gather", lambda everyone, mine, group: dist.all_gather(
+    list(everyone.chunk(group.size())), mine, group), True)
+_all_to_all = _exchange("all_to_all", lambda received, sent, group: dist.all_to_all_single(received, sent, group=group),
+                        False)
+torch.ops.tigon.set_communicator(*(ctypes.cast(f, ctypes.c_void_p).value for f in (_all_gather, _all_to_all)))
 
 
 def of_group(group) -> tuple[int, int, int]:

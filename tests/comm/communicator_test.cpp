@@ -54,10 +54,75 @@ TEST(communicator, reduces_in_the_order_of_ranks) {
   });
 }
 
+/// A communicator with all_gather alone.
+struct gathering {
+  const threads* of;
+  std::size_t rank() const { return of->rank(); }
+  std::size_t size() const { return of->size(); }
+  void all_gather(std::span<const std::byte> mine, std::span<std::byte> all) const { of->all_gather(mine, all); }
+};
+
+TEST(communicator, exchanges_parts_with_and_without_an_all_to_all) {
+  EXPECT_FALSE(communicator_ref(serial{}).exchanges());
+  for (const std::size_t ranks : {1u, 2u, 5u})
+    threads::run(ranks, [&](const threads& c) {
+      const gathering plain{&c};
+      ASSERT_TRUE(communicator_ref(c).exchanges() && !communicator_ref(plain).exchanges());
+      for (const std::size_t n : {0u, 1u, 300u}) {
+        guarded<std::int32_t> mine(n * ranks), all(n * ranks), other(n * ranks);
+        for (std::size_t i = 0; i < mine.size(); ++i) mine[i] = static_cast<std::int32_t>(1000 * c.rank() + i);
+        tigon::comm::all_to_all<std::int32_t>(c, mine, std::span(all));
+        tigon::comm::all_to_all<std::int32_t>(plain, mine, std::span(other));
+        for (std::size_t r = 0; r < ranks; ++r)
+          for (std::size_t j = 0; j < n; ++j) {
+            ASSERT_EQ(all[r * n + j], static_cast<std::int32_t>(1000 * r + c.rank() * n + j));
+            ASSERT_EQ(other[r * n + j], all[r * n + j]);
+          }
+      }
+    });
+}
+
+TEST(communicator, folds_shares_to_the_bits_of_folding_all) {
+  for (const std::size_t ranks : {1u, 2u, 3u, 6u})
+    threads::run(ranks, [&](const threads& c) {
+      const gathering plain{&c};
+      const auto value = [](std::size_t r, std::size_t j) {
+        return std::ldexp(1.f + static_cast<float>((7 * r + 3 * j) % 11), static_cast<int>((r + 5 * j) % 24));
+      };
+      for (const std::size_t n : {1u, 5u, 64u}) {
+        std::vector<float> mine(n), start(n), wanted(n);
+        for (std::size_t j = 0; j < n; ++j) {
+          mine[j] = value(c.rank(), j), start[j] = wanted[j] = 0.1f * static_cast<float>(j);
+          for (std::size_t r = 0; r < ranks; ++r) wanted[j] += value(r, j);
+        }
+        for (const std::size_t block : {1u, 7u, 100u}) {
+          std::vector<float> into = start, other = start, scratch(ranks * block);
+          tigon::comm::reduce_in_rank_order<float>(c, mine, std::span(into), scratch, std::plus<>());
+          tigon::comm::reduce_in_rank_order<float>(plain, mine, std::span(other), scratch, std::plus<>());
+          ASSERT_EQ(into, wanted);
+          ASSERT_EQ(other, wanted);
+        }
+        std::vector<float> values(n * ranks), scratch(n * ranks), part(n, 0.1f);
+        for (std::size_t i = 0; i < values.size(); ++i) values[i] = value(c.rank(), i);
+        tigon::comm::reduce_scatter_in_rank_order<float>(c, values, std::span(part), scratch, std::plus<>());
+        for (std::size_t j = 0; j < n; ++j) {
+          float sum = 0.1f;
+          for (std::size_t r = 0; r < ranks; ++r) sum += value(r, c.rank() * n + j);
+          ASSERT_EQ(part[j], sum);
+        }
+      }
+    });
+}
+
 TEST(communicator, refuses_spans_that_do_not_fit) {
   std::vector<int> mine(3), all(4), none;
   EXPECT_TIGON_ERROR(tigon::comm::all_gather<int>(serial{}, mine, std::span(all)), shape,
                      "comm::all_gather: all is of 4 elements; expected 3");
+  EXPECT_TIGON_ERROR(tigon::comm::all_to_all<int>(serial{}, mine, std::span(all)), shape,
+                     "comm::all_to_all: all is of 4 elements; expected 3");
+  EXPECT_TIGON_ERROR(
+      tigon::comm::reduce_scatter_in_rank_order<int>(serial{}, mine, std::span(all), all, std::plus<>()), shape,
+      "comm::reduce_scatter_in_rank_order: values is of 3 elements; expected 4, those of into for every rank");
   const auto reduce = [&](std::vector<int>& into, std::vector<int>& scratch) {
     tigon::comm::reduce_in_rank_order<int>(serial{}, mine, std::span(into), scratch, std::plus<>());
   };

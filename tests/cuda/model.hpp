@@ -59,6 +59,15 @@ inline cudaError_t cudaFreeAsync(void* p, cudaStream_t) {
   std::free(p);
   return cudaSuccess;
 }
+enum cudaMemcpyKind { cudaMemcpyHostToDevice, cudaMemcpyDeviceToHost };
+inline cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaMemcpyKind, cudaStream_t) {
+  std::memcpy(to, from, bytes);
+  return cudaSuccess;
+}
+inline cudaError_t cudaMemsetAsync(void* to, int value, std::size_t bytes, cudaStream_t) {
+  std::memset(to, value, bytes);
+  return cudaSuccess;
+}
 
 namespace cuda_model {
 
@@ -222,16 +231,18 @@ template <class... Parameter, class... Argument>
 void launch(cudaStream_t, void (*kernel)(Parameter...), dim3 grid, dim3 threads, Argument... argument) {
   if (before_kernel != nullptr) before_kernel();
   const unsigned n = threads.x * threads.y * threads.z;
-  if (n == 0 || n > 1024 || grid.x == 0 || grid.y == 0) fail("a launch of no blocks, or of blocks that no GPU has");
-  for (unsigned y = 0; y < grid.y; ++y)
-    for (unsigned x = 0; x < grid.x; ++x) {
-      block b(n);
-      of_here = &b;
-      b.run([=](unsigned t) {
-        here = {dim3(t % threads.x, t / threads.x % threads.y, t / (threads.x * threads.y)), dim3(x, y), threads, grid};
-        kernel(static_cast<Parameter>(argument)...);
-      });
-    }
+  const std::size_t blocks = std::size_t{grid.x} * grid.y * grid.z;
+  if (n == 0 || n > 1024 || blocks == 0) fail("a launch of no blocks, or of blocks that no GPU has");
+  for (std::size_t at = 0; at < blocks; ++at) {
+    const dim3 place(static_cast<unsigned>(at % grid.x), static_cast<unsigned>(at / grid.x % grid.y),
+                     static_cast<unsigned>(at / grid.x / grid.y));
+    block b(n);
+    of_here = &b;
+    b.run([=](unsigned t) {
+      here = {dim3(t % threads.x, t / threads.x % threads.y, t / (threads.x * threads.y)), place, threads, grid};
+      kernel(static_cast<Parameter>(argument)...);
+    });
+  }
   if (after_kernel != nullptr) after_kernel();
 }
 

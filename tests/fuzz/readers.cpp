@@ -131,7 +131,7 @@ void checkpoint(source& in) {
     rng draws(7);
     std::size_t step = 3;
     const auto path = std::filesystem::temp_directory_path() / ("tigon-fuzz-" + std::to_string(getpid()));
-    save_checkpoint(path, layout, {weights, moments, draws, step}, {{"model", "small"}});
+    save_checkpoint(path, layout, training_state{weights, moments, draws, step}, {{"model", "small"}});
     std::ifstream file(path, std::ios::binary);
     const std::string all{std::istreambuf_iterator<char>(file), {}};
     std::filesystem::remove(path);
@@ -147,7 +147,7 @@ void checkpoint(source& in) {
   std::size_t step = 77;
   const auto state_before = draws.state();
   const bool accepted = reads(file.path(), [&] {
-    load_checkpoint(file.path(), layout, {weights, moments, draws, step}, {{"model", "small"}});
+    load_checkpoint(file.path(), layout, training_state{weights, moments, draws, step}, {{"model", "small"}});
   });
   if (!accepted && all == good) throw finding("a good checkpoint is refused");
   if (weights.size() != layout.total || moments.first_moment().size() != layout.total)

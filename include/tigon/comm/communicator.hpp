@@ -20,6 +20,8 @@ namespace tigon {
 
 /// What a communicator is: a rank in [0, size()), and all_gather(mine, all), which all ranks call, in the same order
 /// and with equally many bytes, and which leaves those of rank r at all[r * mine.size()]. `mine` and `all` are apart.
+/// It may also have all_to_all(mine, all) of size() equal parts: part r of `mine` goes to rank r, and becomes the part of
+/// this rank in `all` there. Sums over more than two ranks then send less.
 template <class C>
 concept communicator = requires(const C& c, std::span<const std::byte> mine, std::span<std::byte> all) {
   { c.rank() } -> std::convertible_to<std::size_t>;
@@ -40,6 +42,12 @@ struct serial {
 
 }  // namespace comm
 
+namespace detail {
+template <class C>
+concept exchanging =
+    requires(const C& c, std::span<const std::byte> mine, std::span<std::byte> all) { c.all_to_all(mine, all); };
+}  // namespace detail
+
 /// A non-owning reference to any communicator; lives no longer than the call it is passed to.
 class communicator_ref {
  public:
@@ -51,18 +59,35 @@ class communicator_ref {
         size_(c.size()),
         all_gather_([](const void* object, std::span<const std::byte> mine, std::span<std::byte> all) {
           static_cast<const C*>(object)->all_gather(mine, all);
-        }) {}
+        }) {
+    if constexpr (detail::exchanging<C>)
+      all_to_all_ = [](const void* object, std::span<const std::byte> mine, std::span<std::byte> all) {
+        static_cast<const C*>(object)->all_to_all(mine, all);
+      };
+  }
 
   TIGON_INLINE std::size_t rank() const { return rank_; }
   TIGON_INLINE std::size_t size() const { return size_; }
   TIGON_INLINE void all_gather(std::span<const std::byte> mine, std::span<std::byte> all) const {
     all_gather_(object_, mine, all);
   }
+  /// Whether it has an all_to_all of its own.
+  TIGON_INLINE bool exchanges() const { return all_to_all_ != nullptr; }
+  /// Without one of its own every rank gathers the parts of all, for which this takes size() times the memory of `mine`.
+  TIGON_INLINE void all_to_all(std::span<const std::byte> mine, std::span<std::byte> all) const {
+    if (exchanges()) return all_to_all_(object_, mine, all);
+    std::vector<std::byte> everything(size_ * mine.size());
+    all_gather(mine, everything);
+    const std::size_t part = mine.size() / size_;
+    for (std::size_t r = 0; r < size_ && part != 0; ++r)
+      std::memcpy(all.data() + r * part, everything.data() + r * mine.size() + rank_ * part, part);
+  }
 
  private:
+  using exchange = void (*)(const void*, std::span<const std::byte>, std::span<std::byte>);
   const void* object_;
   std::size_t rank_, size_;
-  void (*all_gather_)(const void*, std::span<const std::byte>, std::span<std::byte>);
+  exchange all_gather_, all_to_all_ = nullptr;
 };
 
 namespace comm {
@@ -79,9 +104,43 @@ void all_gather(communicator_ref c, std::type_identity_t<std::span<const T>> min
   c.all_gather(std::as_bytes(mine), std::as_writable_bytes(all));
 }
 
+/// Part r of `mine`, of size() equal ones, goes to rank r, and part r of `all` comes from there.
+template <class T>
+  requires std::is_trivially_copyable_v<T>
+void all_to_all(communicator_ref c, std::type_identity_t<std::span<const T>> mine, std::span<T> all) {
+  if (mine.size() % c.size() != 0)
+    tigon::detail::fail_argument(error_code::shape, "comm::all_to_all", "mine",
+                                 "of " + std::to_string(mine.size()) + " elements",
+                                 "a multiple of " + std::to_string(c.size()) + ", the number of ranks");
+  if (all.size() != mine.size())
+    tigon::detail::fail_argument(error_code::shape, "comm::all_to_all", "all",
+                                 "of " + std::to_string(all.size()) + " elements", std::to_string(mine.size()));
+  c.all_to_all(std::as_bytes(mine), std::as_writable_bytes(all));
+}
+
+/// into[j] = op(op(into[j], part of this rank in `values` of rank 0), that of rank 1), ...: of `values`, size() equal parts,
+/// each rank gets the fold of its own. `scratch` has as many elements as `values`, and is apart from both.
+template <class T, class Op>
+  requires std::is_trivially_copyable_v<T>
+void reduce_scatter_in_rank_order(communicator_ref c, std::type_identity_t<std::span<const T>> values,
+                                  std::span<T> into, std::type_identity_t<std::span<T>> scratch, Op op) {
+  const std::size_t ranks = c.size(), n = into.size();
+  const auto expect = [&](const char* name, std::size_t size) {
+    if (size != ranks * n)
+      tigon::detail::fail_argument(error_code::shape, "comm::reduce_scatter_in_rank_order", name,
+                                   "of " + std::to_string(size) + " elements",
+                                   std::to_string(ranks * n) + ", those of into for every rank");
+  };
+  expect("values", values.size()), expect("scratch", scratch.size());
+  all_to_all<T>(c, values, scratch);
+  for (std::size_t r = 0; r < ranks; ++r)
+    for (std::size_t j = 0; j < n; ++j) into[j] = op(into[j], scratch[r * n + j]);
+}
+
 /// into[j] = op(op(op(into[j], values[j] of rank 0), values[j] of rank 1), ...): one order on every rank, whatever the
-/// communicator and its timing, so the bits are the same everywhere. As many elements at a time as `scratch` holds of
-/// all ranks: at least one, equally many on every rank.
+/// communicator and its timing, so the bits are the same everywhere, where `into` is. As many elements at a time as
+/// `scratch` holds of all ranks: at least one, equally many on every rank. Where the communicator has an all_to_all, each
+/// of more than two ranks folds its share, and all gather the shares: two values an element are sent and not one a rank.
 template <class T, class Op>
   requires std::is_trivially_copyable_v<T>
 void reduce_in_rank_order(communicator_ref c, std::type_identity_t<std::span<const T>> values, std::span<T> into,
@@ -94,11 +153,22 @@ void reduce_in_rank_order(communicator_ref c, std::type_identity_t<std::span<con
     tigon::detail::fail_argument(error_code::shape, "comm::reduce_in_rank_order", "scratch",
                                  "of " + std::to_string(scratch.size()) + " elements",
                                  "at least one for each of " + std::to_string(ranks) + " ranks");
+  const bool exchanges = c.exchanges() && ranks > 2;
   for (std::size_t begin = 0; begin < values.size(); begin += block) {
-    const std::size_t n = std::min(block, values.size() - begin);
-    all_gather<T>(c, values.subspan(begin, n), scratch.first(ranks * n));
+    const std::size_t n = std::min(block, values.size() - begin), share = exchanges ? n / ranks : 0,
+                      shared = share * ranks;
+    if (share != 0) {
+      const std::span<T> own = into.subspan(begin + c.rank() * share, share), gathered = scratch.first(shared);
+      reduce_scatter_in_rank_order<T>(c, values.subspan(begin, shared), own, gathered, op);
+      all_gather<T>(c, own, gathered);
+      std::copy(gathered.begin(), gathered.end(), into.begin() + static_cast<std::ptrdiff_t>(begin));
+    }
+    const std::size_t rest = n - shared;
+    if (rest == 0) continue;
+    all_gather<T>(c, values.subspan(begin + shared, rest), scratch.first(ranks * rest));
     for (std::size_t r = 0; r < ranks; ++r)
-      for (std::size_t j = 0; j < n; ++j) into[begin + j] = op(into[begin + j], scratch[r * n + j]);
+      for (std::size_t j = 0; j < rest; ++j)
+        into[begin + shared + j] = op(into[begin + shared + j], scratch[r * rest + j]);
   }
 }
 

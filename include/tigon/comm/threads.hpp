@@ -41,19 +41,15 @@ class threads {
   TIGON_INLINE std::size_t rank() const { return rank_; }
   TIGON_INLINE std::size_t size() const { return place_->mine.size(); }
   TIGON_TAGGED void all_gather(std::span<const std::byte> mine, std::span<std::byte> all) const {
-    place_->mine[rank_] = mine;
-    place_->wait();
-    bool even = true;
-    std::size_t at = 0;
-    for (const std::span<const std::byte> part : place_->mine) {
-      even = even && part.size() == mine.size();
-      if (even && !part.empty()) std::memcpy(all.data() + at, part.data(), part.size());
-      at += part.size();
-    }
-    place_->wait();  // no rank returns before all have read its bytes
-    if (!even)
-      tigon::detail::fail_argument(error_code::shape, "comm::threads", "mine",
-                                   "of " + std::to_string(mine.size()) + " bytes", "the same size on every rank");
+    meet(mine, [&](std::size_t r, std::span<const std::byte> of_rank) {
+      std::memcpy(all.data() + r * mine.size(), of_rank.data(), of_rank.size());
+    });
+  }
+  TIGON_TAGGED void all_to_all(std::span<const std::byte> mine, std::span<std::byte> all) const {
+    const std::size_t part = mine.size() / size();
+    meet(mine, [&](std::size_t r, std::span<const std::byte> of_rank) {
+      std::memcpy(all.data() + r * part, of_rank.data() + rank_ * part, part);
+    });
   }
 
  private:
@@ -110,6 +106,23 @@ class threads {
   };
 
   TIGON_INLINE threads(meeting& place, std::size_t rank) : place_(&place), rank_(rank) {}
+
+  /// take(r, bytes of rank r) for every rank whose bytes are as many as mine.
+  template <class Take>
+  TIGON_TAGGED void meet(std::span<const std::byte> mine, Take take) const {
+    place_->mine[rank_] = mine;
+    place_->wait();
+    bool even = true;
+    for (std::size_t r = 0; r < size(); ++r) {
+      const std::span<const std::byte> part = place_->mine[r];
+      even = even && part.size() == mine.size();
+      if (even && !part.empty()) take(r, part);
+    }
+    place_->wait();  // no rank returns before all have read its bytes
+    if (!even)
+      tigon::detail::fail_argument(error_code::shape, "comm::threads", "mine",
+                                   "of " + std::to_string(mine.size()) + " bytes", "the same size on every rank");
+  }
 
   meeting* place_;
   std::size_t rank_;

@@ -25,6 +25,7 @@ from . import attention as _attention
 from . import causal_lm as _causal_lm
 from . import equal as _equal
 from . import modules as _modules
+from . import products as _products
 from . import rotations as _rotations
 from .families import FAMILIES, Family, types_of
 from .measure import linear_is_faster
@@ -118,10 +119,13 @@ class _Applying:
         for replace in (self.norm, self.layer, self.rotation, self.gate, self.experts):
             for module in modules:
                 replace(module)
+        self.join_layers(modules)
         if self.on["attention"]:
             self.attend(modules)
         if self.on["linear"]:
             self.linears(modules)
+            for module in modules:
+                self.projections(module)
         return self.report
 
     def norm(self, norm) -> None:
@@ -151,6 +155,20 @@ class _Applying:
             self.report.leave(f"fused_add_rms_norm: the norm of {type(layer).__name__} is no RMS norm of tigon's")
             return
         self.forward("fused_add_rms_norm", layer, _modules.layer_forward, self.recompute, form, first, second)
+
+    def join_layers(self, modules) -> None:
+        """On a GPU each layer of a list makes the norm that begins the next one, the last one that behind the list."""
+        if self.device != "cuda":
+            return
+        for parent in modules:
+            for layers in parent.children():
+                if not isinstance(layers, nn.ModuleList):
+                    continue
+                behind = [_modules.first_norm(layer) for layer in layers][1:] + [getattr(parent, "norm", None)]
+                for layer, norm in zip(layers, behind):
+                    facts = _equal.rms_norm(norm) if norm is not None else None
+                    if _modules.first_norm(layer) is not None and facts is not None and "forward" in vars(norm):
+                        put(layer, _modules.NEXT, (norm, facts))
 
     def rotation(self, attention) -> None:
         name = type(attention).__name__
@@ -198,6 +216,10 @@ class _Applying:
         if before not in (("sdpa", _attention.NAME) if own else ("sdpa", "eager", _attention.NAME)):
             self.report.leave(f"attention: the model was built with attn_implementation='{before}'")
             return
+        if before == "sdpa" and getattr(self.text, "attn_logit_softcapping", None) is not None:
+            self.report.leave("attention: this transformers' sdpa leaves out the soft cap of the config; "
+                              "attn_implementation='eager' has it")
+            return
         # Copies, because other models may have been built from the same config. The model keeps them when it is
         # reverted: what has changed in one since, by resize_token_embeddings for example, belongs to the model.
         memo = {}
@@ -230,6 +252,16 @@ class _Applying:
                 self.report.leave(f"linear {inputs} -> {outputs}, {str(layer.weight.dtype)[6:]}: not faster here")
                 continue
             self.forward("linear", layer, _modules.linear_forward)
+
+    def projections(self, attention) -> None:
+        """Query, key and value on a GPU, whose products are PyTorch's: of one input (products.py)."""
+        layers = [getattr(attention, name, None) for name in ("q_proj", "k_proj", "v_proj")]
+        if self.device != "cuda" or has_kernel("linear", self.device) or not all(map(_products.is_plain, layers)):
+            return
+        beside = _products.Beside(*layers)
+        for layer in layers:
+            put(layer, _products.BESIDE, beside)
+            put(layer, "forward", Forward(layer, _products.beside_forward))
 
     def loss(self) -> None:
         wanted = self.on["cross_entropy"] or self.on["fused_linear_cross_entropy"]
@@ -285,7 +317,7 @@ def apply(model, *, skip_logits: bool | None = None, recompute: bool = True, **s
     small random numbers, once a process.
     The device of the parameters decides which kernels there are: move a model first. Parameters on the CPU and on CUDA
     are refused.
-    Raises ValueError for a model of a type that it does not know, ImportError for a transformers older than 5.21.
+    Raises ValueError for a model of a type that it does not know, ImportError for a transformers older than 4.57.
     """
     outer, model = model, _unwrap(model)
     family, on = _family_of(model), _switches(switches)

@@ -15,6 +15,7 @@ import torch
 
 from .. import ops
 from ..devices import runs
+from . import versions
 from .equal import is_of_transformers
 from .patch import say_once
 from .rebound import innermost
@@ -153,8 +154,9 @@ def _packed(function, window: int | None) -> torch.Tensor | None:
     parts = _captured(function, "and_masks").get("mask_functions", ())
     if len(parts) != 2:
         return None
-    remapped = _captured(parts[0], "remap_positions_for_packed_sequence").get("mask_function")
-    if remapped is None or not _is_causal(remapped, window):
+    # Positions within a sequence are of no consequence to what is causal; some versions have them so, some do not.
+    within = _captured(parts[0], "remap_positions_for_packed_sequence").get("mask_function", parts[0])
+    if not _is_causal(within, window):
         return None
     return _captured(parts[1], "packed_sequence_mask_function").get("packed_sequence_mask")
 
@@ -172,11 +174,13 @@ def _lengths(window: int | None, ends) -> torch.Tensor:
     return torch.cat([ends.new_tensor([_number_of(window), 0]), ends]).to(torch.int32)
 
 
-def attention_mask(batch_size, q_length, kv_length, q_offset=0, kv_offset=0, mask_function=None, attention_mask=None,
-                   local_size=None, allow_is_causal_skip=True, allow_is_bidirectional_skip=False, **kwargs):
+def attention_mask(batch_size, q_length=None, kv_length=None, q_offset=0, kv_offset=0, mask_function=None,
+                   attention_mask=None, local_size=None, allow_is_causal_skip=True, allow_is_bidirectional_skip=False,
+                   **kwargs):
     """As transformers calls it; what it returns is said at the top of this file."""
     from transformers.masking_utils import prepare_padding_mask, sdpa_mask
 
+    queries, q_length, q_offset, device = versions.queries_of(q_length, q_offset, kv_length, kv_offset, kwargs)
     compiling = torch.compiler.is_compiling()
     padding = prepare_padding_mask(attention_mask, kv_length, kv_offset)
     if padding is not None and padding.shape[-1] > kv_length:
@@ -184,7 +188,6 @@ def attention_mask(batch_size, q_length, kv_length, q_offset=0, kv_offset=0, mas
     padded = padding is not None and (compiling or not bool(padding.all()))
     aligned = isinstance(q_offset, int) and kv_offset + kv_length == q_offset + q_length
     aligned = aligned and _has_a_number(local_size)
-    device = kwargs.get("device", "cpu")
     if compiling and padding is None and aligned and allow_is_causal_skip:
         # What the mask is made of cannot be looked at here. These are the two that transformers lets sdpa leave out.
         if local_size in (None, getattr(kwargs.get("config"), "sliding_window", None)):
@@ -201,20 +204,23 @@ def attention_mask(batch_size, q_length, kv_length, q_offset=0, kv_offset=0, mas
         if packed is not None and bool((packed == packed[:1]).all()):
             starts = torch.nonzero(packed[0].diff(prepend=packed[0, :1] - 1)).flatten()
             return _lengths(local_size, torch.cat([starts[1:], starts.new_tensor([kv_length])]))
-    return sdpa_mask(batch_size=batch_size, q_length=q_length, kv_length=kv_length, q_offset=q_offset,
-                     kv_offset=kv_offset, mask_function=mask_function, attention_mask=attention_mask,
-                     local_size=local_size, allow_is_causal_skip=False, allow_is_bidirectional_skip=False, **kwargs)
+    return sdpa_mask(batch_size=batch_size, kv_length=kv_length, kv_offset=kv_offset, mask_function=mask_function,
+                     attention_mask=attention_mask, local_size=local_size, allow_is_causal_skip=False,
+                     allow_is_bidirectional_skip=False, **queries, **kwargs)
 
 
 def plain_positions(masks: str | None, cls: type):
     """The forward of a model without a head, for torch.compile and CUDA. Without a cache transformers looks for packed
     sequences, for which it waits for a GPU; compiled, and in a CUDA graph, it makes a mask for them in any case. Where
-    the caller gave neither mask nor positions, there are none. `masks`: how the family keeps them (families.py): None, one, "config", one with the config's
-    window if it has one, or "layers", one for each type of layers."""
+    the caller gave neither mask nor positions, there are none. `masks`: how the family keeps them (families.py): None,
+    one, "config", one with the config's window if it has one, or "layers", one for each type of layers."""
+
+    def types_of_layers(config):
+        return getattr(config, "layer_types", None)  # which older versions of some types do not have
 
     def window_of(config):
         """That of the layers that have one; a config may have a window, or 0, for layers that it does not have."""
-        used = masks == "config" or (masks == "layers" and "sliding_attention" in config.layer_types)
+        used = masks == "config" or (masks == "layers" and "sliding_attention" in (types_of_layers(config) or ()))
         return getattr(config, "sliding_window", None) if used else None
 
     def is_plain(model, args, kwargs):
@@ -228,7 +234,7 @@ def plain_positions(masks: str | None, cls: type):
             return False
         if config._attn_implementation != NAME or not getattr(config, "is_causal", True):
             return False
-        if not _has_a_number(window_of(config)):
+        if not _has_a_number(window_of(config)) or (masks == "layers" and types_of_layers(config) is None):
             return False
         return not getattr(config, "use_bidirectional_attention", False)
 

@@ -196,7 +196,7 @@ def loss_forward(cls: type, path: str, skip: bool | None, family):
         out = cls.forward(seen, *args, return_dict=True, **kwargs)
         measured = run.measured
         if run.hidden is not None:
-            out = type(out)(**{**out, "logits": None})
+            out = type(out)(**{**out, "loss": out.loss, "logits": None})
         elif any(metrics):
             measured = metrics_of(out.logits, labels, kwargs, metrics)
         out.token_accuracy, out.predicted_tokens = measured

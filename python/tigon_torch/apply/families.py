@@ -7,11 +7,8 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
-import importlib.metadata
-import re
 
-# Of transformers. Before 5.21 models of Gemma 2 differed; the newest that was tried is in docs/torch.md.
-OLDEST = (5, 21)
+from .versions import installed
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,10 +24,7 @@ class Family:
     def load(self):
         """Its module. Raises ImportError for a transformers that is older than what the patches were tried with, or
         that does not have the type yet."""
-        version = importlib.metadata.version("transformers")
-        if tuple(int(part) for part in re.match(r"(\d+)\.(\d+)", version).groups()) < OLDEST:
-            raise ImportError(f"tigon_torch: transformers {version} is older than {OLDEST[0]}.{OLDEST[1]}, before which "
-                              "some models gave other results with tigon's operators than without; upgrade it")
+        version = installed()
         try:
             return importlib.import_module(f"transformers.models.{self.module}.modeling_{self.module}")
         except ModuleNotFoundError as error:

@@ -12,7 +12,10 @@ import torch.nn.functional as F
 
 from .. import ops
 from ..devices import autocast_type, runs
+from . import products
+from .patch import Forward
 from .recompute import instead_of
+from .sharded import has_hooks
 
 
 def _norm_fits(op: str, norm, x: torch.Tensor) -> bool:
@@ -21,8 +24,38 @@ def _norm_fits(op: str, norm, x: torch.Tensor) -> bool:
     return runs(op, x) and (weight is None or x.dtype == weight.dtype)
 
 
+# The attribute of a layer that has what follows it: the norm that its result goes into, and the facts of that.
+NEXT = "_tigon_next"
+# That of the result: the norm, the version of the result, and what the norm makes of it.
+_NORMED = "_tigon_normed"
+
+
+def _ready(norm, x):
+    """What this norm makes of x, if it came with x."""
+    if torch.compiler.is_compiling() or not products.on_gpu(x):
+        return None
+    of, version, normed = vars(x).pop(_NORMED, (None, None, None))
+    return normed if of is norm and version == x._version else None
+
+
+def _add_for_next(self, x, residual):
+    """x + residual. On a GPU the norm that follows is made by the same operator, and waits for its module at the sum.
+    Not with gradient checkpointing, which keeps the sum alone."""
+    norm, facts = vars(self).get(NEXT, (None, None))
+    if norm is None or torch.compiler.is_compiling() or getattr(self, "gradient_checkpointing", False):
+        return residual + x
+    if not products.on_gpu(x) or type(residual) is not torch.Tensor or "forward" not in vars(norm) or has_hooks(norm):
+        return residual + x
+    normed, total = add_and_norm(x, residual, norm, facts)
+    setattr(total, _NORMED, (norm, total._version, normed))
+    return total
+
+
 def rms_norm_forward(eps: float, offset: float, casting: str):
     def forward(self, hidden_states):
+        ready = _ready(self, hidden_states)
+        if ready is not None:
+            return ready
         if not _norm_fits("rms_norm", self, hidden_states):
             return type(self).forward(self, hidden_states)
         return ops.rms_norm(hidden_states, getattr(self, "weight", None), eps, offset, casting)
@@ -95,9 +128,15 @@ def layer_forward(recompute: bool, form, first, second):
         with _made_by(next_norm, residual, recompute, second, x):
             x = getattr(self, form.mlp)(x)
         x = x[0] if isinstance(x, tuple) else x  # experts may have the numbers of their router beside it
-        return residual + scaled(self, x.view(residual.shape), after_mlp)
+        return _add_for_next(self, scaled(self, x.view(residual.shape), after_mlp), residual)
 
     return _checkpointing(forward)
+
+
+def first_norm(layer):
+    """The norm that a layer begins with, if its forward is that of layer_forward."""
+    own = vars(layer).get("forward")
+    return getattr(layer, own.options[1].norms[0]) if isinstance(own, Forward) and own.make is layer_forward else None
 
 
 def mlp_forward(mlp, recompute: bool):
@@ -106,11 +145,15 @@ def mlp_forward(mlp, recompute: bool):
     def forward(self, x):
         if mlp.packed:
             halves = self.gate_up_proj(x).chunk(2, dim=-1)
+        elif mlp.gate is None:
+            halves = (self.up_proj(x),)
         else:
-            halves = (self.up_proj(x),) if mlp.gate is None else (self.gate_proj(x), self.up_proj(x))
-        y = mlp.activate(*halves)
-        with instead_of(recompute, y, mlp.activate, *halves):
-            y = self.down_proj(y)
+            halves = products.of_one_input(x, self.gate_proj, self.up_proj) or (self.gate_proj(x), self.up_proj(x))
+        y = products.behind_gate(mlp.gate, *halves, self.down_proj) if recompute and mlp.gate is not None else None
+        if y is None:
+            y = mlp.activate(*halves)
+            with instead_of(recompute, y, mlp.activate, *halves):
+                y = self.down_proj(y)
         return y if mlp.scale == 1.0 else y * mlp.scale
 
     return forward

@@ -368,8 +368,8 @@ struct kernel<op::attn_res, backends::cuda> : kernel<op::attn_res, backends::gen
                     to, of_forward.alpha.data(), of_forward.rstd.data(), per_task, partials, stride);
     });
     if (!sums) return;
-    gpu::launch(ctx, gpu::add_tasks<A, A>, gpu::blocks(detail::ceil_div(dy.cols, gpu::columns_of_block)), 256,
-                static_cast<const A*>(partials), tasks, stride, gpu::columns(dy.cols), p.data, std::size_t{0}, false);
+    gpu::launch_add_tasks<A>(ctx, partials, tasks, stride, 0, {1, dy.cols},
+                             gpu::sums_of_tasks<A, 1>{{p.data}, {0}, {false}});
     weight_gradients<B, A>(p, w_query, w_norm, gradients.dw_query, gradients.dw_norm, opt, ctx);
   }
 

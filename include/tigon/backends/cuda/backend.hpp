@@ -10,6 +10,7 @@
 namespace tigon {
 namespace op {
 struct adamw;
+struct attention;
 struct attn_res;
 struct cross_entropy;
 struct dyt;
@@ -76,20 +77,20 @@ struct cuda : generic {
   using engine = simd::cuda;
   using rows = gpu::rows_on_groups<cuda>;
   static constexpr bool host_memory = false;
-  static constexpr chunk_tuning chunk{.logits_bytes = std::size_t{512} << 20, .row_multiple = 128};
+  static constexpr chunk_tuning chunk{.logits_bytes = std::size_t{1} << 30, .row_multiple = 128};
   using divergence_rows = gpu::divergence_rows;
   template <class A>
   using number = gpu::scaled_number<A>;
   using overrides =
-      op_list<op::adamw, op::attn_res, op::cross_entropy, op::dyt, op::embedding, op::fused_linear_cosine_distillation,
-              op::fused_linear_cpo, op::fused_linear_cross_entropy, op::fused_linear_distillation, op::fused_linear_dpo,
-              op::fused_linear_grpo, op::fused_linear_jsd, op::fused_linear_jsd_distillation, op::fused_linear_kl_div,
-              op::fused_linear_kto, op::fused_linear_orpo, op::fused_linear_preference,
-              op::fused_linear_scaled_cross_entropy, op::fused_linear_simpo, op::fused_linear_unpaired_preference,
-              op::gemm, op::group_norm, op::grpo_loss, op::jsd, op::kl_div, op::llama4_rope, op::mhc_coeffs,
-              op::mhc_post_res, op::mhc_pre, op::modulated_rms_norm, op::poly_norm, op::qk_norm_rope, op::qwen2vl_mrope,
-              op::rms_norm, op::rope, op::selective_log_softmax, op::selective_logprob, op::softmax, op::sparsemax,
-              op::tvd>;
+      op_list<op::adamw, op::attention, op::attn_res, op::cross_entropy, op::dyt, op::embedding,
+              op::fused_linear_cosine_distillation, op::fused_linear_cpo, op::fused_linear_cross_entropy,
+              op::fused_linear_distillation, op::fused_linear_dpo, op::fused_linear_grpo, op::fused_linear_jsd,
+              op::fused_linear_jsd_distillation, op::fused_linear_kl_div, op::fused_linear_kto, op::fused_linear_orpo,
+              op::fused_linear_preference, op::fused_linear_scaled_cross_entropy, op::fused_linear_simpo,
+              op::fused_linear_unpaired_preference, op::gemm, op::group_norm, op::grpo_loss, op::jsd, op::kl_div,
+              op::llama4_rope, op::mhc_coeffs, op::mhc_post_res, op::mhc_pre, op::modulated_rms_norm, op::poly_norm,
+              op::qk_norm_rope, op::qwen2vl_mrope, op::rms_norm, op::rope, op::selective_log_softmax,
+              op::selective_logprob, op::softmax, op::sparsemax, op::tvd>;
   /// Operators that are made of row programs alone.
   using shared =
       op_list<op::fused_add_rms_norm, op::geglu, op::layer_norm, op::relu_squared, op::swiglu, op::swiglu_fused>;

@@ -143,56 +143,117 @@ __global__ void __launch_bounds__(scan_threads)
   lists.order[begin + smaller] = position;
 }
 
-/// Threads that have a part of a token's columns, one access each; and tokens that they go through.
-inline constexpr unsigned token_threads = 64, tokens_in_turn = 4;
+/// Threads that have a part of a token's columns, one access each; tokens that they go through; and blocks that look for tokens
+/// of more than simd::plain_rows positions.
+inline constexpr unsigned token_threads = 64, tokens_in_turn = 4, blocks_of_frequent = 256;
 
-/// dweight[v] = the sum of the rows of dy whose token is v, or added to it.
+/// dweight[v] = the sum of the rows of dy whose token is v, or added to it: tokens of up to simd::plain_rows positions.
 template <int N, class T>
 __global__ void __launch_bounds__(256)
     sum_rows_of_tokens(matrix_view<const T> dy, token_lists lists, matrix_view<T> dweight, std::size_t padding,
                        bool accumulate) {
   using A = accumulator_t<T>;
-  using V = simd::vec<simd::cuda, A>;
   const std::size_t j = (blockIdx.y * std::size_t{token_threads} + threadIdx.x % token_threads) * N;
   if (j >= dweight.cols) return;
-  // Tokens of neighbouring numbers are often frequent ones, so they are of other threads.
   const std::size_t turns = gridDim.x * std::size_t{256 / token_threads};
-  for (std::size_t v = blockIdx.x * std::size_t{256 / token_threads} + threadIdx.x / token_threads; v < dweight.rows;
-       v += turns) {
-    const unsigned begin = v == 0 ? 0 : lists.first[v - 1], count = v == padding ? 0 : lists.first[v] - begin;
-    if (count == 0 && accumulate) continue;
-    const unsigned* const list = lists.order + begin;
+  const std::size_t first = blockIdx.x * std::size_t{256 / token_threads} + threadIdx.x / token_threads;
+  unsigned begin[tokens_in_turn], count[tokens_in_turn];
+#pragma unroll
+  for (unsigned t = 0; t < tokens_in_turn; ++t) {
+    const std::size_t v = first + t * turns;
+    begin[t] = v == 0 || v >= dweight.rows ? 0 : lists.first[v - 1];
+    count[t] = v >= dweight.rows || v == padding ? 0 : lists.first[v] - begin[t];
+  }
+#pragma unroll
+  for (unsigned t = 0; t < tokens_in_turn; ++t) {
+    const std::size_t v = first + t * turns;
+    if (v >= dweight.rows || (count[t] == 0 && accumulate) || count[t] > simd::plain_rows) continue;
     T* const to = dweight.data + v * dweight.row_stride + j;
     elements<N, T> row;
-    A sum[N], high[N], low[N];
+    A sum[N];
+    if (accumulate) row.load(to);
 #pragma unroll
-    for (int u = 0; u < N; ++u) sum[u] = high[u] = low[u] = A(0);
-    if (accumulate) {
-      row.load(to);
+    for (int u = 0; u < N; ++u) sum[u] = accumulate ? row.template get<A>(u) : A(0);
+    for (unsigned k = 0; k < count[t]; ++k) {
+      elements<N, T> e;
+      e.load(dy.data + lists.order[begin[t] + k] * dy.row_stride + j);
 #pragma unroll
-      for (int u = 0; u < N; ++u) sum[u] = row.template get<A>(u);
+      for (int u = 0; u < N; ++u) sum[u] += e.template get<A>(u);
     }
-    const bool many = count > simd::plain_rows;
-    for (unsigned k = 0; k < count;) {
-      const unsigned stop = many && count - k > simd::plain_rows ? k + static_cast<unsigned>(simd::plain_rows) : count;
-#pragma unroll 8
-      for (; k < stop; ++k) {
-        elements<N, T> e;
-        e.load(dy.data + list[k] * dy.row_stride + j);
-#pragma unroll
-        for (int u = 0; u < N; ++u) sum[u] += e.template get<A>(u);
-      }
-      if (!many) continue;
-#pragma unroll
-      for (int u = 0; u < N; ++u) {
-        const auto total = simd::add_compensated(V(high[u]), V(low[u]), V(sum[u]));
-        high[u] = total.v[0].r, low[u] = total.v[1].r, sum[u] = A(0);
-      }
-    }
-#pragma unroll
-    for (int u = 0; u < N; ++u) sum[u] = many ? high[u] + low[u] : sum[u];
     row.set_all(sum);
     row.store(to);
+  }
+}
+
+/// The same of frequent tokens, each by a block for some columns: its parts add up simd::plain_rows positions each at a time, and
+/// the first adds their sums to a compensated one, in ascending order.
+template <int N, class T>
+__global__ void __launch_bounds__(256)
+    sum_rows_of_frequent_tokens(matrix_view<const T> dy, token_lists lists, matrix_view<T> dweight, std::size_t padding,
+                                bool accumulate) {
+  using A = accumulator_t<T>;
+  using V = simd::vec<simd::cuda, A>;
+  constexpr unsigned parts = 256 / token_threads, together = static_cast<unsigned>(simd::plain_rows);
+  __shared__ A of_part[parts][token_threads * N];
+  __shared__ unsigned frequent[256], found;
+  const unsigned part = threadIdx.x / token_threads, lane = threadIdx.x % token_threads;
+  const std::size_t j = (blockIdx.y * std::size_t{token_threads} + lane) * N;
+  const bool here = j < dweight.cols;
+  const auto begin_of = [&](std::size_t v) { return v == 0 ? 0 : lists.first[v - 1]; };
+  for (std::size_t from = blockIdx.x; from < dweight.rows; from += 256 * std::size_t{gridDim.x}) {
+    __syncthreads();
+    if (threadIdx.x == 0) found = 0;
+    __syncthreads();
+    const std::size_t candidate = from + threadIdx.x * std::size_t{gridDim.x};
+    if (candidate < dweight.rows && candidate != padding &&
+        lists.first[candidate] - begin_of(candidate) > simd::plain_rows)
+      frequent[atomicAdd(&found, 1u)] = static_cast<unsigned>(candidate);
+    __syncthreads();
+    for (unsigned f = 0; f < found; ++f) {
+      const std::size_t v = frequent[f];
+      const unsigned begin = begin_of(v), end = lists.first[v];
+      T* const to = dweight.data + v * dweight.row_stride + j;
+      A high[N], low[N];
+#pragma unroll
+      for (int u = 0; u < N; ++u) high[u] = low[u] = A(0);
+      for (unsigned k = begin; k < end; k += parts * together) {
+        const unsigned own = k + part * together, stop = own + together < end ? own + together : end;
+        A sum[N];
+#pragma unroll
+        for (int u = 0; u < N; ++u) sum[u] = A(0);
+        if (accumulate && own == begin && here) {
+          elements<N, T> e;
+          e.load(to);
+#pragma unroll
+          for (int u = 0; u < N; ++u) sum[u] = e.template get<A>(u);
+        }
+        if (here)
+#pragma unroll 8
+          for (unsigned r = own; r < stop; ++r) {
+            elements<N, T> e;
+            e.load(dy.data + lists.order[r] * dy.row_stride + j);
+#pragma unroll
+            for (int u = 0; u < N; ++u) sum[u] += e.template get<A>(u);
+          }
+#pragma unroll
+        for (int u = 0; u < N; ++u) of_part[part][lane * N + u] = sum[u];
+        __syncthreads();
+        if (part == 0)
+          for (unsigned p = 0; p < parts && k + p * together < end; ++p)
+#pragma unroll
+            for (int u = 0; u < N; ++u) {
+              const auto total = simd::add_compensated(V(high[u]), V(low[u]), V(of_part[p][lane * N + u]));
+              high[u] = total.v[0].r, low[u] = total.v[1].r;
+            }
+        __syncthreads();
+      }
+      if (part != 0 || !here) continue;
+      elements<N, T> row;
+#pragma unroll
+      for (int u = 0; u < N; ++u) high[u] += low[u];
+      row.set_all(high);
+      row.store(to);
+    }
   }
 }
 
@@ -246,10 +307,13 @@ struct kernel<op::embedding, backends::cuda> {
                   static_cast<std::size_t>(opt.padding_index));
     }
     with_vectors<T>(dy, dweight, [&](auto n) {
-      const dim3 grid(blocks_of(vocab, 256 / gpu::token_threads * gpu::tokens_in_turn),
-                      blocks_of(detail::ceil_div(dweight.cols, n.value), gpu::token_threads));
-      gpu::launch(ctx, gpu::sum_rows_of_tokens<n.value, T>, grid, 256, matrix_view<const T>(dy), lists, dweight,
-                  static_cast<std::size_t>(opt.padding_index), opt.dweight == gradient::accumulate);
+      const unsigned columns = blocks_of(detail::ceil_div(dweight.cols, n.value), gpu::token_threads);
+      const auto sum = [&](auto run, unsigned blocks) {
+        gpu::launch(ctx, run, dim3(blocks, columns), 256, matrix_view<const T>(dy), lists, dweight,
+                    static_cast<std::size_t>(opt.padding_index), opt.dweight == gradient::accumulate);
+      };
+      sum(gpu::sum_rows_of_tokens<n.value, T>, blocks_of(vocab, 256 / gpu::token_threads * gpu::tokens_in_turn));
+      if (rows > simd::plain_rows) sum(gpu::sum_rows_of_frequent_tokens<n.value, T>, gpu::blocks_of_frequent);
     });
     return vocab;
   }

@@ -67,21 +67,21 @@ template <class W>
 struct number_of_channel {
   using element_type = W;
   const W* p;
-  std::size_t groups, size;
-  unsigned positions;
+  unsigned groups, size, positions;
   float otherwise;
+  // Divisions of 64 bits would take as long as the rest of a row.
   TIGON_DEVICE_INLINE auto value(std::size_t i, std::size_t j) const {
     using A = accumulator_t<W>;
-    return p == nullptr ? static_cast<A>(otherwise)
-                        : static_cast<A>(p[i % groups * size + static_cast<unsigned>(j) / positions]);
+    if (p == nullptr) return static_cast<A>(otherwise);
+    return static_cast<A>(p[static_cast<unsigned>(i) % groups * size + static_cast<unsigned>(j) / positions]);
   }
 };
 template <class A>
 struct number_of_rows {
   using element_type = A;
   const A* p;
-  std::size_t rows;
-  TIGON_DEVICE_INLINE A value(std::size_t i, std::size_t) const { return p[i / rows]; }
+  unsigned rows;
+  TIGON_DEVICE_INLINE A value(std::size_t i, std::size_t) const { return p[static_cast<unsigned>(i) / rows]; }
 };
 template <class X>
 struct operand_of_numbers {
@@ -242,8 +242,10 @@ struct kernel<op::group_norm, backends::cuda> : kernel<op::group_norm, backends:
                       context& ctx) {
     using A = accumulator_t<T>;
     const std::size_t size = opt.channels / opt.groups;
+    (void)gpu::fitting(x.rows, "channels of samples");
     const auto of_channel = [&](in_vector<W> v, float otherwise) {
-      return gpu::number_of_channel<W>{v.data, opt.groups, size, gpu::columns(x.cols), otherwise};
+      return gpu::number_of_channel<W>{v.data, gpu::columns(opt.groups), gpu::columns(size), gpu::columns(x.cols),
+                                       otherwise};
     };
     reduce_map<B>(ctx, detail::layer_norm_program<A>{static_cast<A>(size * x.cols), static_cast<A>(opt.eps)},
                   reads(gpu::channels_of_groups<const T>(x, size)), map_reads(of_channel(w, 1), of_channel(b, 0)),
@@ -256,6 +258,7 @@ struct kernel<op::group_norm, backends::cuda> : kernel<op::group_norm, backends:
                        group_norm_options opt, context& ctx) {
     using A = accumulator_t<T>;
     const std::size_t size = opt.channels / opt.groups, groups = x.rows / size;
+    (void)gpu::fitting(x.rows, "channels of samples");
     const bool sums = to.dw || to.db;
     workspace::frame frame(ctx.workspace());
     double* const of_channels = frame.template take<double>(3 * x.rows);
@@ -276,7 +279,8 @@ struct kernel<op::group_norm, backends::cuda> : kernel<op::group_norm, backends:
                                         x.cols,
                                         opt.eps};
     const auto reduce = [&](auto first) {
-      reduce_map<B>(ctx, gpu::sums_of_channel{}, reads(first, x, gpu::number_of_rows<A>{mean.data(), size}),
+      reduce_map<B>(ctx, gpu::sums_of_channel{},
+                    reads(first, x, gpu::number_of_rows<A>{mean.data(), gpu::columns(size)}),
                     saves(of.product, of.sum, of.rest));
     };
     if constexpr (sizeof(T) == 2)

@@ -3,6 +3,10 @@
 #define TIGON_BACKENDS_CUDA_KERNELS_HPP
 
 #include <tigon/backends/cuda/row.hpp>
+#include <tigon/backends/cuda/runtime.hpp>
+
+#include <algorithm>
+#include <iterator>
 
 namespace tigon::gpu {
 inline namespace TIGON_ABI {
@@ -170,12 +174,24 @@ __global__ void __launch_bounds__(Shape::most_threads, Shape::threads_at_once / 
 /// Columns that a block of add_tasks has.
 inline constexpr unsigned columns_of_block = 8;
 
+/// K gradients of parameters of one type; null where nobody wants one. Row g of a gradient is `stride` elements behind row g - 1.
+template <class T, int K>
+struct sums_of_tasks {
+  T* out[K];
+  std::size_t stride[K];
+  bool accumulate[K];
+};
+
 /// out[j], or out[j] + it, from the partial rows of all tasks, added in f64. A block has 8 columns; each of its threads two
-/// or four of them, over every 64th or 128th task. Row blockIdx.y of the grid has the next tasks, and a row of out.
-template <class A, class T>
-__global__ void __launch_bounds__(256) add_tasks(const A* partials, std::size_t tasks, std::size_t stride,
-                                                 unsigned cols, T* out, std::size_t out_stride, bool accumulate) {
-  partials += blockIdx.y * tasks * stride, out += blockIdx.y * out_stride;
+/// or four of them, over every 64th or 128th task. Row blockIdx.y of the grid has the next tasks, and a row of out; blockIdx.z
+/// the next gradient, whose partial rows are `apart` elements on.
+template <class A, class T, int K>
+__global__ void __launch_bounds__(256)
+    add_tasks(const A* partials, std::size_t tasks, std::size_t stride, std::size_t apart, unsigned cols,
+              const __grid_constant__ sums_of_tasks<T, K> to) {
+  if (to.out[blockIdx.z] == nullptr) return;
+  partials += blockIdx.y * tasks * stride + blockIdx.z * apart;
+  T* const out = to.out[blockIdx.z] + blockIdx.y * to.stride[blockIdx.z];
   constexpr int N = access_bytes / sizeof(A), lanes = columns_of_block / N, threads = 256 / lanes;
   __shared__ double of_thread[threads][columns_of_block];
   const unsigned lane = threadIdx.x % lanes, at = threadIdx.x / lanes, first = blockIdx.x * columns_of_block;
@@ -198,9 +214,19 @@ __global__ void __launch_bounds__(256) add_tasks(const A* partials, std::size_t 
   __syncthreads();
   const unsigned j = first + threadIdx.x;
   if (threadIdx.x >= columns_of_block || j >= cols) return;
-  double total = accumulate ? static_cast<double>(static_cast<A>(out[j])) : 0;
+  double total = to.accumulate[blockIdx.z] ? static_cast<double>(static_cast<A>(out[j])) : 0;
   for (unsigned k = 0; k < warp; ++k) total += of_thread[k][threadIdx.x];
   out[j] = static_cast<T>(static_cast<A>(total));
+}
+/// Starts it for `groups` rows of each gradient.
+template <class A, class T, int K>
+void launch_add_tasks(context& ctx, const A* partials, std::size_t tasks, std::size_t stride, std::size_t apart,
+                      rows::extents of, const sums_of_tasks<T, K>& to) {
+  const auto wanted = [](const T* p) { return p != nullptr; };
+  if (std::any_of(std::begin(to.out), std::end(to.out), wanted))
+    launch(ctx, add_tasks<A, T, K>,
+           dim3(blocks(tigon::detail::ceil_div(of.cols, columns_of_block)), fitting(of.rows, "groups of rows"), K), 256,
+           partials, tasks, stride, apart, columns(of.cols), to);
 }
 
 }  // namespace TIGON_ABI

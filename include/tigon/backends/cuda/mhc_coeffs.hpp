@@ -123,90 +123,143 @@ __global__ void __launch_bounds__(256)
   put(to_dalpha[threadIdx.x], sum);
 }
 
-/// Columns of a block in the products below, one a thread; columns of phi that a thread has at a time; tokens of a block.
-inline constexpr unsigned product_columns = 128, product_mixes = 24, product_tokens = 16;
+/// Threads of a block in the products below, five of which are on a multiprocessor; columns of phi that a thread has at a time, of one and of the other; tokens of a block.
+inline constexpr unsigned product_threads = 128, stream_mixes = 8, slab_mixes = 24, product_tokens = 16;
 
-/// dx = gz phi^T - shrink x, and what else adds to it.
-template <class T, class P, class A>
-__global__ void __launch_bounds__(product_columns)
+/// gz of product_tokens tokens from `begin` on and Mixes columns from `first` on; zeros behind the last of either.
+template <unsigned Mixes, class A>
+struct token_gradients {
+  A of[product_tokens][Mixes];
+
+  TIGON_DEVICE_INLINE void load(matrix_view<const A> gz, std::size_t begin, std::size_t end, std::size_t first) {
+    for (unsigned e = threadIdx.x; e < product_tokens * Mixes; e += product_threads) {
+      const std::size_t t = begin + e / Mixes, k = first + e % Mixes;
+      of[e / Mixes][e % Mixes] = t < end && k < gz.cols ? gz.data[t * gz.row_stride + k] : A(0);
+    }
+  }
+};
+/// A row of phi, of which `wide` says that it has whole accesses of 16 bytes.
+template <unsigned Mixes, class P, class A>
+TIGON_DEVICE_INLINE void load_mixes(const P* row, std::size_t count, bool wide, A (&to)[Mixes]) {
+  if (wide && count >= Mixes) {
+    constexpr int N = static_cast<int>(access_bytes / sizeof(P));
+#pragma unroll
+    for (int from = 0; from < static_cast<int>(Mixes); from += N) {
+      elements<N, P> e;
+      e.load(row + from);
+#pragma unroll
+      for (int k = 0; k < N; ++k) to[from + k] = e.template get<A>(k);
+    }
+  } else {
+#pragma unroll
+    for (unsigned k = 0; k < Mixes; ++k) to[k] = k < count ? static_cast<A>(row[k]) : A(0);
+  }
+}
+
+/// dx = gz phi^T - shrink x, and what else adds to it. C columns a thread.
+template <int C, class T, class P, class A>
+__global__ void __launch_bounds__(product_threads, 5)
     gradients_of_streams(matrix_view<const A> gz, matrix_view<const P> phi, matrix_view<const T> x, const A* shrink,
-                         matrix_view<T> dx, bool add, tigon::detail::mhc_more<T> more, std::size_t n) {
-  __shared__ A of_token[product_tokens][product_mixes];
-  const std::size_t c = blockIdx.y * std::size_t{product_columns} + threadIdx.x,
+                         matrix_view<T> dx, bool add, tigon::detail::mhc_more<T> more, std::size_t n, bool wide) {
+  __shared__ token_gradients<stream_mixes, A> tokens;
+  const std::size_t c = (blockIdx.y * std::size_t{product_threads} + threadIdx.x) * C,
                     begin = blockIdx.x * std::size_t{product_tokens}, channels = x.cols / n;
   const bool here = c < x.cols;
   const std::size_t h = here ? c / channels : 0, channel = here ? c - h * channels : 0;
-  A sum[product_tokens];
+  A sum[product_tokens][C];
 #pragma unroll
-  for (unsigned t = 0; t < product_tokens; ++t) sum[t] = A(0);
-  for (std::size_t first = 0; first < gz.cols; first += product_mixes) {
+  for (unsigned t = 0; t < product_tokens; ++t)
+#pragma unroll
+    for (int u = 0; u < C; ++u) sum[t][u] = A(0);
+  for (std::size_t first = 0; first < gz.cols; first += stream_mixes) {
     __syncthreads();
-    for (unsigned e = threadIdx.x; e < product_tokens * product_mixes; e += product_columns) {
-      const std::size_t t = begin + e / product_mixes, k = first + e % product_mixes;
-      of_token[e / product_mixes][e % product_mixes] =
-          t < gz.rows && k < gz.cols ? gz.data[t * gz.row_stride + k] : A(0);
-    }
-    A row[product_mixes];
+    tokens.load(gz, begin, gz.rows, first);
+    A row[C][stream_mixes];
 #pragma unroll
-    for (unsigned k = 0; k < product_mixes; ++k)
-      row[k] = here && first + k < gz.cols ? static_cast<A>(phi.data[c * phi.row_stride + first + k]) : A(0);
+    for (int u = 0; u < C; ++u)
+      load_mixes(phi.data + (c + static_cast<std::size_t>(u)) * phi.row_stride + first, here ? gz.cols - first : 0,
+                 wide, row[u]);
     __syncthreads();
 #pragma unroll
     for (unsigned t = 0; t < product_tokens; ++t)
 #pragma unroll
-      for (unsigned k = 0; k < product_mixes; ++k) sum[t] += of_token[t][k] * row[k];
+      for (unsigned k = 0; k < stream_mixes; ++k)
+#pragma unroll
+        for (int u = 0; u < C; ++u) sum[t][u] += tokens.of[t][k] * row[u][k];
   }
+  if (!here) return;
+  // All of them before the first store, behind which none could be read ahead: dx may be x.
+  elements<C, T> own[product_tokens];
+#pragma unroll
+  for (unsigned t = 0; t < product_tokens; ++t)
+    if (begin + t < x.rows) own[t].load(x.data + (begin + t) * x.row_stride + c);
 #pragma unroll
   for (unsigned t = 0; t < product_tokens; ++t) {
     const std::size_t i = begin + t;
-    if (!here || i >= x.rows) continue;
-    A value = sum[t] - shrink[i] * static_cast<A>(x.data[i * x.row_stride + c]);
-    T& to = dx.data[i * dx.row_stride + c];
+    if (i >= x.rows) continue;
+    T* const to = dx.data + i * dx.row_stride + c;
+    elements<C, T> e;
+#pragma unroll
+    for (int u = 0; u < C; ++u) sum[t][u] -= shrink[i] * own[t].template get<A>(u);
+    const auto add_scaled = [&](A scale, const T* from) {
+      e.load(from);
+#pragma unroll
+      for (int u = 0; u < C; ++u) sum[t][u] += scale * e.template get<A>(u);
+    };
     if (more.dy.data != nullptr) {
-      value += more.h_pre.data[i * more.h_pre.row_stride + h] *
-               static_cast<A>(more.d_in.data[i * more.d_in.row_stride + channel]);
+      add_scaled(more.h_pre.data[i * more.h_pre.row_stride + h], more.d_in.data + i * more.d_in.row_stride + channel);
       for (std::size_t o = 0; o < n; ++o)
-        value += more.h_res.data[i * more.h_res.row_stride + o * n + h] *
-                 static_cast<A>(more.dy.data[i * more.dy.row_stride + o * channels + channel]);
+        add_scaled(more.h_res.data[i * more.h_res.row_stride + o * n + h],
+                   more.dy.data + i * more.dy.row_stride + o * channels + channel);
     }
-    if (add) value += static_cast<A>(to);
-    to = as_element<T>(value);
+    if (add) add_scaled(A(1), to);
+    e.set_all(sum[t]);
+    e.store(to);
   }
 }
 
 /// Rows of x that a block of the next kernel adds up.
 inline constexpr std::size_t rows_of_slab = 512;
-/// partials[slab][c][k] = the sum of x[t][c] gz[t][k] over the tokens of a slab.
-template <class T, class A>
-__global__ void __launch_bounds__(product_columns)
+/// partials[slab][c][k] = the sum of x[t][c] gz[t][k] over the tokens of a slab. C columns a thread.
+template <int C, class T, class A>
+__global__ void __launch_bounds__(product_threads, 5)
     products_of_slabs(matrix_view<const T> x, matrix_view<const A> gz, A* partials) {
-  __shared__ A of_token[product_tokens][product_mixes];
-  const std::size_t c = blockIdx.y * std::size_t{product_columns} + threadIdx.x, begin = blockIdx.x * rows_of_slab,
+  __shared__ token_gradients<slab_mixes, A> tokens;
+  const std::size_t c = (blockIdx.y * std::size_t{product_threads} + threadIdx.x) * C,
+                    begin = blockIdx.x * rows_of_slab,
                     end = x.rows < begin + rows_of_slab ? x.rows : begin + rows_of_slab;
-  A* const own = partials + (blockIdx.x * x.cols + c) * gz.cols;
-  for (std::size_t first = 0; first < gz.cols; first += product_mixes) {
-    A sum[product_mixes];
+  for (std::size_t first = 0; first < gz.cols; first += slab_mixes) {
+    A sum[C][slab_mixes];
 #pragma unroll
-    for (unsigned k = 0; k < product_mixes; ++k) sum[k] = A(0);
+    for (int u = 0; u < C; ++u)
+#pragma unroll
+      for (unsigned k = 0; k < slab_mixes; ++k) sum[u][k] = A(0);
     for (std::size_t from = begin; from < end; from += product_tokens) {
-      __syncthreads();
-      for (unsigned e = threadIdx.x; e < product_tokens * product_mixes; e += product_columns) {
-        const std::size_t t = from + e / product_mixes, k = first + e % product_mixes;
-        of_token[e / product_mixes][e % product_mixes] = t < end && k < gz.cols ? gz.data[t * gz.row_stride + k] : A(0);
-      }
-      __syncthreads();
-      if (c >= x.cols) continue;
-#pragma unroll 8
-      for (unsigned t = 0; t < product_tokens; ++t) {
-        const A value = from + t < end ? static_cast<A>(x.data[(from + t) * x.row_stride + c]) : A(0);
+      // On their way while gz comes.
+      elements<C, T> own[product_tokens];
 #pragma unroll
-        for (unsigned k = 0; k < product_mixes; ++k) sum[k] += value * of_token[t][k];
-      }
+      for (unsigned t = 0; t < product_tokens; ++t)
+        if (c < x.cols && from + t < end)
+          own[t].load(x.data + (from + t) * x.row_stride + c);
+        else
+          own[t].fill(T(0));
+      __syncthreads();
+      tokens.load(gz, from, end, first);
+      __syncthreads();
+#pragma unroll
+      for (unsigned t = 0; t < product_tokens; ++t)
+#pragma unroll
+        for (unsigned k = 0; k < slab_mixes; ++k)
+#pragma unroll
+          for (int u = 0; u < C; ++u) sum[u][k] += own[t].template get<A>(u) * tokens.of[t][k];
     }
-    if (c < x.cols)
+    if (c >= x.cols) continue;
 #pragma unroll
-      for (unsigned k = 0; k < product_mixes; ++k)
-        if (first + k < gz.cols) own[first + k] = sum[k];
+    for (int u = 0; u < C; ++u)
+#pragma unroll
+      for (unsigned k = 0; k < slab_mixes; ++k)
+        if (first + k < gz.cols)
+          partials[(blockIdx.x * x.cols + c + static_cast<std::size_t>(u)) * gz.cols + first + k] = sum[u][k];
   }
 }
 /// dphi = the sum of the slabs, in f64, or added to it. A thread for each element.
@@ -325,21 +378,37 @@ struct kernel<op::mhc_coeffs, backends::cuda> : kernel<op::mhc_coeffs, backends:
   static void products(matrix_view<const A> g, matrix_view<const P> phi, matrix_view<const T> x, const A* shrink,
                        detail::mhc_gradient_views<T, DP, W> to, const mhc_coeffs_options& opt, detail::mhc_more<T> more,
                        context& ctx) {
-    const unsigned columns = gpu::blocks(detail::ceil_div(x.cols, gpu::product_columns));
+    const auto with_columns = [&](auto run) {
+      const std::size_t channels = x.cols / detail::mhc_streams(g.cols);
+      const auto pairs = [](const auto& m) { return gpu::begins_accesses<2>(m.data, m.row_stride); };
+      if (channels % 2 == 0 && pairs(x) && pairs(to.dx) && pairs(more.dy) && pairs(more.d_in))
+        run(std::integral_constant<int, 2>());
+      else
+        run(std::integral_constant<int, 1>());
+    };
+    const auto columns = [&](auto c) {
+      return gpu::blocks(detail::ceil_div(x.cols, std::size_t{gpu::product_threads} * c.value));
+    };
     if (to.dphi.data != nullptr) {
       workspace::frame frame(ctx.workspace());
       const std::size_t count = slabs(x.rows), size = x.cols * g.cols;
       A* const partials = frame.template take<A>(count * size);
       if (count != 0)
-        gpu::launch(ctx, gpu::products_of_slabs<T, A>, dim3(gpu::blocks(count), columns), gpu::product_columns, x, g,
-                    partials);
+        with_columns([&](auto c) {
+          gpu::launch(ctx, gpu::products_of_slabs<c.value, T, A>, dim3(gpu::blocks(count), columns(c)),
+                      gpu::product_threads, x, g, partials);
+        });
       gpu::launch(ctx, gpu::add_slabs<A, DP>, gpu::blocks(detail::ceil_div(size, 256)), 256,
                   static_cast<const A*>(partials), count, to.dphi, opt.dparams == gradient::accumulate);
     }
     if (to.dx.data == nullptr || x.rows == 0) return;
     const unsigned tiles = gpu::blocks(detail::ceil_div(x.rows, gpu::product_tokens));
-    gpu::launch(ctx, gpu::gradients_of_streams<T, P, A>, dim3(tiles, columns), gpu::product_columns, g, phi, x, shrink,
-                to.dx, opt.dx == gradient::accumulate, more, detail::mhc_streams(g.cols));
+    constexpr int N = static_cast<int>(gpu::access_bytes / sizeof(P));
+    const bool wide = g.cols % N == 0 && gpu::begins_accesses<N>(phi.data, phi.row_stride);
+    with_columns([&](auto c) {
+      gpu::launch(ctx, gpu::gradients_of_streams<c.value, T, P, A>, dim3(tiles, columns(c)), gpu::product_threads, g,
+                  phi, x, shrink, to.dx, opt.dx == gradient::accumulate, more, detail::mhc_streams(g.cols), wide);
+    });
   }
 };
 

@@ -284,12 +284,10 @@ struct kernel<op::qk_norm_rope, backends::cuda> : kernel<op::qk_norm_rope, backe
       });
     });
     const auto combine = [&](vector_view<W> dw, std::size_t first, std::size_t count) {
-      if (dw)
-        gpu::launch(ctx, gpu::add_tasks<A, W>, gpu::blocks(detail::ceil_div(d, gpu::columns_of_block)), 256,
-                    static_cast<const A*>(partials + first * stride), count, stride, gpu::columns(d), dw.data,
-                    std::size_t{0}, opt.dw == gradient::accumulate);
+      gpu::launch_add_tasks<A>(ctx, partials + first * stride, count, stride, 0, {1, d},
+                               gpu::sums_of_tasks<W, 1>{{dw.data}, {0}, {opt.dw == gradient::accumulate}});
     };
-    combine(to.dw_q, 0, tasks[0]), combine(to.dw_k, tasks[0], tasks[1]);
+    if (sums) combine(to.dw_q, 0, tasks[0]), combine(to.dw_k, tasks[0], tasks[1]);
   }
 
  private:

@@ -19,7 +19,7 @@ inline namespace TIGON_ABI {
 /// An index out of range, in memory that the device writes and the host reads.
 struct index_report {
   const char* op;        ///< a string of the host
-  const char* argument;  ///< as well
+  const char* argument;  ///< of whoever reports, which may be the device: the host reads its letters alone
   std::uint64_t at;      ///< argument[at] is `value`
   std::int64_t value;
   std::uint64_t below;   ///< 0 <= value < below was expected
@@ -29,6 +29,7 @@ struct index_report {
   std::uint64_t columns = 0;  ///< of the argument, which is a matrix then: [at / columns, at % columns]; 0: a vector
   bool is_mask = false;       ///< 0 or 1 was expected, and found is `number`
   double number = 0;
+  char letters[16] = {};  ///< of `argument`
 
   /// The first report stands until it is thrown. One thread of a kernel calls it.
   TIGON_DEVICE_INLINE void make(const index_report& of) {
@@ -36,6 +37,10 @@ struct index_report {
     op = of.op, argument = of.argument, at = of.at, value = of.value, below = of.below, ignored = of.ignored;
     may_be_ignored = of.may_be_ignored;
     columns = of.columns, is_mask = of.is_mask, number = of.number;
+    for (std::size_t k = 0; k + 1 < sizeof(letters); ++k) {
+      letters[k] = of.argument[k];
+      if (letters[k] == 0) break;
+    }
 #if defined(__CUDA_ARCH__)
     __threadfence_system();
 #endif
@@ -75,7 +80,7 @@ inline void throw_reported(cudaStream_t stream) {
   const std::string at = of.columns == 0
                              ? std::to_string(of.at)
                              : std::to_string(of.at / of.columns) + ", " + std::to_string(of.at % of.columns);
-  tigon::detail::fail_argument(error_code::index, of.op, std::string(of.argument) + '[' + at + ']',
+  tigon::detail::fail_argument(error_code::index, of.op, std::string(of.letters) + '[' + at + ']',
                                of.is_mask ? tigon::detail::number_text(of.number) : std::to_string(of.value), expected);
 }
 

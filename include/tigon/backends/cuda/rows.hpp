@@ -178,20 +178,23 @@ struct rows_on_groups {
     };
     with_shape_of(shapes_of_sums<K, Call::vector_bytes>(), call, of.cols, run);
 
-    std::size_t k = 0;
-    const auto combine = [&](const auto& to, std::size_t out_stride) {
-      using P = std::remove_pointer_t<decltype(to.out.data)>;
-      if (to.out.data != nullptr)
-        launch(ctx, add_tasks<A, P>, dim3(blocks(tigon::detail::ceil_div(of.cols, columns_of_block)), groups), 256,
-               partials + k * stride, tasks, K * stride, columns(of.cols), to.out.data, out_stride,
-               to.mode == gradient::accumulate);
-      ++k;
-    };
     [&]<std::size_t... g>(std::index_sequence<g...>) {
-      if constexpr (sizeof...(Stride) != 0)
-        (combine(std::get<g>(gradients.g), std::get<g>(in.strides)), ...);
+      std::size_t strides[K] = {};
+      if constexpr (sizeof...(Stride) != 0) ((strides[g] = std::get<g>(in.strides)), ...);
+      const auto mode = [](const auto& to) { return to.mode == gradient::accumulate; };
+      const auto of_gradient = [&](const auto& to, std::size_t k) {
+        using P = std::remove_pointer_t<decltype(to.out.data)>;
+        launch_add_tasks<A>(ctx, partials + k * stride, tasks, K * stride, 0, {groups, of.cols},
+                            sums_of_tasks<P, 1>{{to.out.data}, {strides[k]}, {mode(to)}});
+      };
+      using P = std::remove_pointer_t<decltype(std::get<0>(gradients.g).out.data)>;
+      if constexpr ((std::is_same_v<P*, decltype(std::get<g>(gradients.g).out.data)> && ...))
+        launch_add_tasks<A>(
+            ctx, partials, tasks, K * stride, stride, {groups, of.cols},
+            sums_of_tasks<P, K>{
+                {std::get<g>(gradients.g).out.data...}, {strides[g]...}, {mode(std::get<g>(gradients.g))...}});
       else
-        (combine(std::get<g>(gradients.g), 0), ...);
+        (of_gradient(std::get<g>(gradients.g), g), ...);
     }(std::index_sequence_for<T...>());
   }
 };
