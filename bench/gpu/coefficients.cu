@@ -13,12 +13,12 @@ tigon::mhc_coeffs_saved<float> saved(void* mix, void* rstd, size_t r) {
 }
 }  // namespace
 
-TIGON_BENCH_DOOR int mhc_coeffs_forward(void* x, void* phi, void* b, void* alpha, void* pre, void* post, void* res, void* mix,
-                                        void* rstd, size_t r, size_t cols) {
+TIGON_BENCH_DOOR int mhc_coeffs_forward(void* x, void* phi, void* b, void* alpha, void* pre, void* post, void* res,
+                                        void* mix, void* rstd, size_t r, size_t cols) {
   return call([=](auto& ctx) {
-    tigon::mhc_coeffs_forward<B>(matrix(x, r, cols),
-                                 tigon::mhc_weights{matrix(phi, cols, 24), vector<float>(b, 24), vector<float>(alpha, 3)},
-                                 coefficients(pre, post, res, r), saved(mix, rstd, r), {}, ctx);
+    tigon::mhc_coeffs_forward<B>(
+        matrix(x, r, cols), tigon::mhc_weights{matrix(phi, cols, 24), vector<float>(b, 24), vector<float>(alpha, 3)},
+        coefficients(pre, post, res, r), saved(mix, rstd, r), {}, ctx);
   });
 }
 TIGON_BENCH_DOOR int mhc_coeffs_backward(void* dpre, void* dpost, void* dres, void* x, void* phi, void* b, void* alpha,

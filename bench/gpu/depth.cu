@@ -18,8 +18,8 @@ TIGON_BENCH_DOOR int group_norm_forward(void* x, void* w, void* b, void* y, void
                                  ctx);
   });
 }
-TIGON_BENCH_DOOR int group_norm_backward(void* dy, void* x, void* w, void* mean, void* rstd, void* dx, void* dw, void* db,
-                                         size_t n, size_t c, size_t positions, size_t groups) {
+TIGON_BENCH_DOOR int group_norm_backward(void* dy, void* x, void* w, void* mean, void* rstd, void* dx, void* dw,
+                                         void* db, size_t n, size_t c, size_t positions, size_t groups) {
   return call([=](auto& ctx) {
     tigon::group_norm_backward<B>(matrix(dy, n * c, positions), matrix(x, n * c, positions), vector(w, c),
                                   vector<float>(mean, n * groups), vector<float>(rstd, n * groups),
@@ -31,7 +31,8 @@ TIGON_BENCH_DOOR int sparsemax_forward(void* x, void* y, size_t r, size_t c) {
   return call([=](auto& ctx) { tigon::sparsemax_forward<B>(matrix(x, r, c), matrix(y, r, c), {}, ctx); });
 }
 TIGON_BENCH_DOOR int sparsemax_backward(void* dy, void* y, void* dx, size_t r, size_t c) {
-  return call([=](auto& ctx) { tigon::sparsemax_backward<B>(matrix(dy, r, c), matrix(y, r, c), matrix(dx, r, c), {}, ctx); });
+  return call(
+      [=](auto& ctx) { tigon::sparsemax_backward<B>(matrix(dy, r, c), matrix(y, r, c), matrix(dx, r, c), {}, ctx); });
 }
 TIGON_BENCH_DOOR int attn_res_forward(void* v, void* query, void* norm, void* y, void* alpha, void* rstd, size_t blocks,
                                       size_t r, size_t c) {
@@ -51,7 +52,8 @@ TIGON_BENCH_DOOR int attn_res_backward(void* dy, void* v, void* query, void* nor
   });
 }
 TIGON_BENCH_DOOR int mhc_pre_forward(void* x, void* h, void* y, size_t r, size_t n, size_t c) {
-  return call([=](auto& ctx) { tigon::mhc_pre_forward<B>(matrix(x, r, n * c), numbers(h, r, n), matrix(y, r, c), ctx); });
+  return call(
+      [=](auto& ctx) { tigon::mhc_pre_forward<B>(matrix(x, r, n * c), numbers(h, r, n), matrix(y, r, c), ctx); });
 }
 TIGON_BENCH_DOOR int mhc_pre_backward(void* dy, void* x, void* h, void* dx, void* dh, size_t r, size_t n, size_t c) {
   return call([=](auto& ctx) {
@@ -59,7 +61,8 @@ TIGON_BENCH_DOOR int mhc_pre_backward(void* dy, void* x, void* h, void* dx, void
                                tigon::mhc_pre_gradients<T>{matrix(dx, r, n * c), numbers(dh, r, n)}, {}, ctx);
   });
 }
-TIGON_BENCH_DOOR int mhc_post_res_forward(void* x, void* f, void* post, void* res, void* y, size_t r, size_t n, size_t c) {
+TIGON_BENCH_DOOR int mhc_post_res_forward(void* x, void* f, void* post, void* res, void* y, size_t r, size_t n,
+                                          size_t c) {
   return call([=](auto& ctx) {
     tigon::mhc_post_res_forward<B>(matrix(x, r, n * c), matrix(f, r, c), numbers(post, r, n), numbers(res, r, n * n),
                                    matrix(y, r, n * c), ctx);

@@ -6,8 +6,8 @@
 
 TIGON_BENCH_DOOR int jsd_forward(void* x, void* t, void* loss, void* dx, size_t r, size_t c) {
   return call([=](auto& ctx) {
-    tigon::jsd_forward<B>(matrix(x, r, c), matrix(t, r, c), vector<float>(loss, 1), matrix(dx, r, c), {},
-                          tigon::absent, ctx);
+    tigon::jsd_forward<B>(matrix(x, r, c), matrix(t, r, c), vector<float>(loss, 1), matrix(dx, r, c), {}, tigon::absent,
+                          ctx);
   });
 }
 TIGON_BENCH_DOOR int kl_div_forward(void* x, void* t, void* loss, size_t r, size_t c) {

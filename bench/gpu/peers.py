@@ -345,13 +345,14 @@ OPERATORS = [copy, rms_norm, layer_norm, softmax, gates, cross_entropy, fused_li
 
 def main():
     import peers_attention  # which take what is above from here
+    import peers_losses
     import peers_rows
 
     library, profile = sys.argv[1], "--profile" in sys.argv
     wanted = [name for name in sys.argv[2:] if name != "--profile"]
     print(torch.cuda.get_device_name(), "torch", torch.__version__)
     bench, failed = Bench(library, profile), []
-    for operator in OPERATORS + peers_rows.OPERATORS + peers_attention.OPERATORS:
+    for operator in OPERATORS + peers_rows.OPERATORS + peers_attention.OPERATORS + peers_losses.OPERATORS:
         if not wanted or operator.__name__ in wanted:
             try:
                 operator(bench)

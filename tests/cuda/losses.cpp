@@ -36,7 +36,7 @@ auto of_logits(options opt) {
     const auto weight = numbers<float>(1, vocab).fill(2, 1.5f);
     const std::size_t losses = opt.of.reduction == reduction::none ? rows : 1;
     const auto loss = numbers<float>(1, losses), z_loss = numbers<float>(1, losses), hits = numbers<float>(1, losses);
-    const auto dz = p.made("dlogits"), back = p.made("backward");
+    const auto dz = p.made("dlogits"), back = p.made("backward"), again = p.made("backward_recompute");
     // What is of f32 or an integer, as T.
     const auto others = p.made("loss, z_loss, accuracy, predictions, kept", 1, 3 * losses + rows + 1);
     auto* const integers =
@@ -55,6 +55,7 @@ auto of_logits(options opt) {
       const auto run = [&](auto w) {
         cross_entropy_forward<B>(z.matrix(), target, loss.vector(), dz.matrix(), opt.of, w, metrics, ctx);
         cross_entropy_backward<B>(dz.matrix(), upstream.vector(), back.matrix(), ctx);
+        cross_entropy_backward_recompute<B>(z.matrix(), target, upstream.vector(), again.matrix(), opt.of, w, ctx);
       };
       opt.weighted ? run(weight.vector()) : run(absent);
     };

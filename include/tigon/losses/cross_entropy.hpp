@@ -89,7 +89,9 @@ void logit_cross_entropy(std::string_view name, const logit_loss<T>& of, const T
   const loss_rows_of<B, A> rows(name, frame, targets, logits.cols, weight, of.metrics, opt, ctx);
   K::template forward<B, T, I>(logits, labels, rows.weight, of.dlogits, rows.out, rows.scale, opt, ctx);
   if (!backward) return rows.finish(targets, of.loss, of.metrics, opt);
-  if (upstream.size() != 1 || upstream[0] != A(1)) K::template backward<B, T>(of.dlogits, upstream, of.dlogits, ctx);
+  if constexpr (host_memory<B>)
+    if (upstream.size() == 1 && upstream[0] == A(1)) return;
+  K::template backward<B, T>(of.dlogits, upstream, of.dlogits, ctx);
 }
 }  // namespace TIGON_ABI
 }  // namespace detail

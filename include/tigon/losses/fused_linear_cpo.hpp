@@ -35,7 +35,7 @@ void fused_linear_cpo_forward(const linear_layer<T>& layer, const token_ids& tar
   constexpr std::string_view op = "fused_linear_cpo_forward";
   detail::expect_cpo<accumulator_t<T>>(op, opt.label_smoothing);
   const detail::cpo_pair f{opt.beta, opt.label_smoothing};
-  detail::pair_door<B, T>(op, &K::template forward<B, T>, {f, opt.beta, opt.compute_nll_loss, opt.average_log_prob},
+  detail::pair_door<B, T>(op, &K::template forward<B, T>, f, {opt.beta, opt.compute_nll_loss, opt.average_log_prob},
                           {layer, {target}, to, gradients, opt.pairs, {}}, ctx);
 }
 

@@ -71,7 +71,7 @@ void fused_linear_dpo_forward(const linear_layer<T>& layer, const preference_bat
   constexpr std::string_view op = "fused_linear_dpo_forward";
   detail::expect_dpo<accumulator_t<T>>(op, opt);
   const detail::dpo_pair f{opt};
-  detail::pair_door<B, T>(op, &K::template forward<B, T>, {f, opt.beta, opt.compute_nll_loss, opt.average_log_prob},
+  detail::pair_door<B, T>(op, &K::template forward<B, T>, f, {opt.beta, opt.compute_nll_loss, opt.average_log_prob},
                           {layer, batch, to, gradients, opt.pairs, reference}, ctx);
 }
 

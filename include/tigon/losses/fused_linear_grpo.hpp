@@ -19,7 +19,8 @@ std::size_t fused_linear_grpo_workspace(std::size_t batch, std::size_t rows, std
   return detail::sequence_workspace<B, T>(of.groups, 1, of.length, hidden, vocab, reference_hidden, {false, trained},
                                           ctx) +
          workspace::bytes_for<std::int64_t>(rows) + 2 * workspace::bytes_for<double>(rows) +
-         workspace::bytes_for<A>(rows) + workspace::bytes_for<double>(3, batch);
+         workspace::bytes_for<A>(rows) + workspace::bytes_for<double>(3, batch) +
+         detail::policy_workspace<B>(rows, batch);
 }
 
 namespace detail {
@@ -40,6 +41,7 @@ void linear_grpo(const linear_layer<T>& head, const policy_call<A>& call, const 
             "not a layer", "x and w, or ref_logp of the batch");
   if (layer) declare_layer<B>(args, name, other, rows, vocab, reference_names);
   const token_rows at = declare_policy(args, name, batch, opt, rows, referenced, own);
+  expect_finite_advantages<B>(name, batch.advantages);
   declare_gradients(args, head, out);
   declare_policy_results(args, at, opt, to, referenced);
   if (!upstream.empty()) args.in("upstream", upstream, opt.reduce ? 1 : at.batch * at.len);
@@ -47,22 +49,28 @@ void linear_grpo(const linear_layer<T>& head, const policy_call<A>& call, const 
   ctx.workspace().expect(name, fused_linear_grpo_workspace<B, T>(at.batch, rows, head.x.cols, vocab, opt, other.w.cols,
                                                                  ctx, out.of_weights()));
 
-  workspace::frame frame(ctx.workspace());
-  auto* column = frame.template take<std::int64_t>(rows);
-  double* logp = frame.template take<double>(rows);
-  double* reference_logp = frame.template take<double>(rows);
-  A* u = frame.template take<A>(rows);
-  double* partial = frame.template take<double>(3 * at.batch);
-  policy<A> losses(batch, opt, at, own);
-  if (layer) losses.made_reference = reference_logp;
-  select_columns(name, at, batch.ids, batch.mask, vocab, column, losses.padded());
-  const policy_groups of(opt, at);
-  const sequence_tokens<A> tokens(frame, of.groups, 1, of.length, false, layer);
-  tokens.list([&](std::size_t i) { return column[i]; }, [](std::size_t) { return std::int64_t{-1}; });
-  policy_coefficients<A> coefficients{losses, tokens, logp, reference_logp, u, upstream};
-  kernel_for<op::fused_linear_grpo, B>::template forward<B, T>(
-      sequence_call<T>{head, out, other, tokens, opt.temperature, coefficients}, ctx);
-  losses.template evaluate<B>(logp, {to.loss, to.metrics, partial}, ctx);
+  if constexpr (!host_memory<B>)
+    return kernel_for<op::fused_linear_grpo, B>::template losses<B, T>(
+        name, head, policy<A>::template on<B>(batch, opt, at, own), {to.loss, to.metrics, nullptr}, out, other,
+        upstream, ctx);
+  else {
+    workspace::frame frame(ctx.workspace());
+    auto* column = frame.template take<std::int64_t>(rows);
+    double* logp = frame.template take<double>(rows);
+    double* reference_logp = frame.template take<double>(rows);
+    A* u = frame.template take<A>(rows);
+    double* partial = frame.template take<double>(3 * at.batch);
+    policy<A> losses(batch, opt, at, own);
+    if (layer) losses.made_reference = reference_logp;
+    select_columns(name, at, batch.ids, batch.mask, vocab, column, losses.padded());
+    const policy_groups of(opt, at);
+    const sequence_tokens<A> tokens(frame, of.groups, 1, of.length, false, layer);
+    tokens.list([&](std::size_t i) { return column[i]; }, [](std::size_t) { return std::int64_t{-1}; });
+    policy_coefficients<A> coefficients{losses, tokens, logp, reference_logp, u, upstream};
+    kernel_for<op::fused_linear_grpo, B>::template forward<B, T>(
+        sequence_call<T>{head, out, other, tokens, opt.temperature, coefficients}, ctx);
+    losses.template evaluate<B>(logp, {to.loss, to.metrics, partial}, ctx);
+  }
 }
 }  // namespace TIGON_ABI
 }  // namespace detail

@@ -78,6 +78,9 @@ std::size_t fused_linear_kl_div_workspace(std::size_t rows, std::size_t hidden, 
                                           parameters of = parameters::trained) {
   using A = accumulator_t<T>;
   const std::size_t chunk = detail::chunk_rows<B, A>(rows, hidden, vocab, ctx);
+  if constexpr (!host_memory<B>)
+    return detail::divergence_workspace(rows) +
+           kernel_for<op::fused_linear_kl_div, B>::template workspace_bytes<B, T>(rows, hidden, vocab, ctx, of);
   if constexpr (detail::few_kl_div_in_f64<B, T>)
     if (rows <= detail::few_rows)
       return detail::divergence_workspace(rows) + detail::kept_labels<std::int64_t>::bytes<A>(rows, 0) +
@@ -120,23 +123,34 @@ void run_linear_kl_div(std::string_view name, linear_kl_div<T> t, matrix_view<ac
                          fused_linear_kl_div_workspace<B, T>(rows, t.head.x.cols, vocab, ctx, t.out.of_weights()));
 
   workspace::frame frame(ctx.workspace());
-  const divergence_rows of_rows(frame, rows, vocab, opt.reduction, opt.denominator, ids, opt.ignore_index);
-  const kept_labels kept(frame, ids, rows, opt.ignore_index);
-  t.kept = kept.rows();
+  const auto of_rows =
+      rows_of_divergence<B>(ctx, frame, rows, vocab, opt.reduction, opt.denominator, ids, opt.ignore_index);
   if (elements && backward) t.upstream = upstream;
   if (elements && !backward) t.elements = loss;
-  const double g = !backward ? opt.upstream : elements ? 1 : static_cast<double>(upstream.data[0]);
-  const auto run = [&]<layer_types L>(const linear_kl_div<L>& call) {
+  if constexpr (!host_memory<B>) {
     using K = kernel_for<op::fused_linear_kl_div, B>;
-    if (backward) return K::template backward<B, L>(call, of_rows.loss, of_rows.scale * g, opt, ctx);
-    K::template forward<B, L>(call, of_rows.loss, of_rows.scale * g, opt, ctx);
-    if (!elements) loss.data[0] = static_cast<A>(of_rows.total());
-  };
-  if constexpr (few_kl_div_in_f64<B, T>)
-    if (rows <= few_rows)
-      return run(linear_kl_div<in_f64<T>>{layer_in_f64(t.head), gradients_in_f64(t.out), t.teacher, t.elements,
-                                          t.upstream, t.kept});
-  run(t);
+    const auto g = number_of<B, A>(backward && !elements ? upstream.data : nullptr, backward ? 1 : opt.upstream);
+    const auto factor = of_rows.times(g, true);
+    if (backward) return K::template backward<B, T>(t, of_rows, factor, opt, ctx);
+    K::template forward<B, T>(t, of_rows, factor, opt, ctx);
+    if (!elements) of_rows.put_total(loss.data, ctx);
+    return;
+  } else {
+    const kept_labels kept(frame, ids, rows, opt.ignore_index);
+    t.kept = kept.rows();
+    const double g = !backward ? opt.upstream : elements ? 1 : static_cast<double>(upstream.data[0]);
+    const auto run = [&]<layer_types L>(const linear_kl_div<L>& call) {
+      using K = kernel_for<op::fused_linear_kl_div, B>;
+      if (backward) return K::template backward<B, L>(call, of_rows.loss, of_rows.scale * g, opt, ctx);
+      K::template forward<B, L>(call, of_rows.loss, of_rows.scale * g, opt, ctx);
+      if (!elements) loss.data[0] = static_cast<A>(of_rows.total());
+    };
+    if constexpr (few_kl_div_in_f64<B, T>)
+      if (rows <= few_rows)
+        return run(linear_kl_div<in_f64<T>>{layer_in_f64(t.head), gradients_in_f64(t.out), t.teacher, t.elements,
+                                            t.upstream, t.kept});
+    run(t);
+  }
 }
 }  // namespace TIGON_ABI
 }  // namespace detail

@@ -42,13 +42,8 @@ void fused_linear_kto_forward(const linear_layer<T>& layer, const unpaired_batch
   const expects expect(op);
   expect.finite<accumulator_t<T>>("desirable_weight", opt.desirable_weight);
   expect.finite<accumulator_t<T>>("undesirable_weight", opt.undesirable_weight);
-  const auto f = [&](const preference_sequence& s) -> sequence_value {
-    const double baseline = kl.empty() ? 0 : static_cast<double>(kl[kl.size() == 1 ? 0 : s.index]);
-    const double sign = s.desirable ? 1 : -1, weight = s.desirable ? opt.desirable_weight : opt.undesirable_weight;
-    const double u = opt.beta * sign * (s.ratio - baseline), against = detail::logistic(-u);
-    return {weight * against, -weight * opt.beta * sign * detail::logistic(u) * against};
-  };
-  detail::unpaired_door<B, T>(op, &K::template forward<B, T>, {f, opt.beta, opt.average_log_prob},
+  const detail::kto_sequence<accumulator_t<T>> f{kl, opt.beta, opt.desirable_weight, opt.undesirable_weight};
+  detail::unpaired_door<B, T>(op, &K::template forward<B, T>, f, {opt.beta, opt.average_log_prob},
                               {layer, batch, to, gradients, opt.sequences, reference, kl}, ctx);
 }
 

@@ -36,7 +36,7 @@ void fused_linear_orpo_forward(const linear_layer<T>& layer, const preference_ba
   using K = kernel_for<op::fused_linear_orpo, B>;
   constexpr std::string_view op = "fused_linear_orpo_forward";
   const detail::orpo_pair f{opt.beta};
-  detail::pair_door<B, T>(op, &K::template forward<B, T>, {f, opt.beta, opt.compute_nll_loss, true},
+  detail::pair_door<B, T>(op, &K::template forward<B, T>, f, {opt.beta, opt.compute_nll_loss, true},
                           {layer, batch, to, gradients, opt.pairs, {}}, ctx);
 }
 

@@ -67,7 +67,7 @@ void fused_linear_preference_forward(const linear_layer<T>& layer, const prefere
   static_assert(admits<B, T>());
   using K = kernel_for<op::fused_linear_preference, B>;
   constexpr std::string_view op = "fused_linear_preference_forward";
-  detail::pair_door<B, T>(op, &K::template forward<B, T>, {f, opt.beta, opt.compute_nll_loss, opt.average_log_prob},
+  detail::pair_door<B, T>(op, &K::template forward<B, T>, f, {opt.beta, opt.compute_nll_loss, opt.average_log_prob},
                           {layer, batch, to, gradients, opt.pairs, reference}, ctx);
 }
 

@@ -94,6 +94,9 @@ std::size_t fused_linear_scaled_cross_entropy_workspace(std::size_t rows, std::s
                                                         parameters of = parameters::trained) {
   using A = accumulator_t<T>;
   const std::size_t chunk = detail::chunk_rows<B, A>(rows, hidden, vocab, ctx);
+  if constexpr (!host_memory<B>)
+    return kernel_for<op::fused_linear_scaled_cross_entropy, B>::template workspace_bytes<B, T>(rows, hidden, vocab,
+                                                                                                ctx, of);
   if constexpr (detail::few_scaled_cross_entropy_in_f64<B, T>)
     if (rows <= detail::few_rows)
       return detail::kept_labels<std::int64_t>::bytes<A>(rows, 2) + 5 * workspace::bytes_for<double>(rows) +
@@ -131,12 +134,12 @@ void linear_scaled_cross_entropy(std::string_view name, const linear_layer<T>& h
   args.check();
   args.option(opt.temperature >= 1e-30 && opt.temperature <= 1e30, "temperature", opt.temperature,
               "a number from 1e-30 to 1e30");
-  expect_labels(name, targets, vocab, opt.ignore_index);
+  expect_labels_in<B>(name, targets, vocab, opt.ignore_index, ctx);
   ctx.workspace().expect(name,
                          fused_linear_scaled_cross_entropy_workspace<B, T>(rows, hidden, vocab, ctx, to.of_weights()));
 
   workspace::frame frame(ctx.workspace());
-  const kept_labels<I> kept(frame, targets, rows, opt.ignore_index);
+  const auto kept = kept_labels<I>::template of<B>(frame, targets, rows, opt.ignore_index);
   const auto of_nll = kept.of_kept(frame, g.nll), of_entropy = kept.of_kept(frame, g.entropy);
   const bool results = out.nll.data() != nullptr || out.entropy.data() != nullptr || out.lse.data() != nullptr;
   const auto run = [&]<layer_types L>(const linear_layer<L>& layer, const linear_gradients<L>& gradients,

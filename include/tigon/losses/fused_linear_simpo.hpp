@@ -37,7 +37,7 @@ void fused_linear_simpo_forward(const linear_layer<T>& layer, const token_ids& t
   detail::expect_cpo<accumulator_t<T>>(op, opt.label_smoothing);
   expects(op).finite<accumulator_t<T>>("gamma", opt.gamma);
   const detail::cpo_pair f{opt.beta, opt.label_smoothing, opt.gamma};
-  detail::pair_door<B, T>(op, &K::template forward<B, T>, {f, opt.beta, opt.compute_nll_loss, true},
+  detail::pair_door<B, T>(op, &K::template forward<B, T>, f, {opt.beta, opt.compute_nll_loss, true},
                           {layer, {target}, to, gradients, opt.pairs, {}}, ctx);
 }
 

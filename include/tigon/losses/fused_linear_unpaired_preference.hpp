@@ -65,7 +65,7 @@ void fused_linear_unpaired_preference_forward(const linear_layer<T>& layer, cons
   static_assert(admits<B, T>());
   using K = kernel_for<op::fused_linear_unpaired_preference, B>;
   constexpr std::string_view op = "fused_linear_unpaired_preference_forward";
-  detail::unpaired_door<B, T>(op, &K::template forward<B, T>, {f, opt.beta, opt.average_log_prob},
+  detail::unpaired_door<B, T>(op, &K::template forward<B, T>, f, {opt.beta, opt.average_log_prob},
                               {layer, batch, to, gradients, opt.sequences, reference}, ctx);
 }
 

@@ -37,12 +37,14 @@ struct policy_options;
 namespace detail {
 inline namespace TIGON_ABI {
 /// Declares logits and what a policy loss reads beside them.
-template <class A>
+template <class B, class A>
 token_rows declare_grpo(arguments& args, std::string_view op, extent logits, const policy_batch<A>& batch,
                         const policy_options& opt, const token_loss* own = nullptr) {
   args.at_least_one("vocab", logits.cols);
   args.in("logits", logits);
-  return declare_policy(args, op, batch, opt, logits.rows, batch.ref_logp.data != nullptr, own);
+  const token_rows at = declare_policy(args, op, batch, opt, logits.rows, batch.ref_logp.data != nullptr, own);
+  expect_finite_advantages<B>(op, batch.advantages);
+  return at;
 }
 /// The gradient of the loss, with dlogits not yet declared.
 template <class A>
@@ -57,7 +59,8 @@ template <class B = default_backend, class T>
 constexpr std::size_t grpo_loss_workspace(std::size_t rows, std::size_t batch) {
   using A = accumulator_t<T>;
   return workspace::bytes_for<std::int64_t>(rows) + workspace::bytes_for<double>(rows) + workspace::bytes_for<A>(rows) +
-         workspace::bytes_for<lse_parts<A>>(rows) + workspace::bytes_for<double>(3, batch);
+         workspace::bytes_for<lse_parts<A>>(rows) + workspace::bytes_for<double>(3, batch) +
+         detail::policy_workspace<B>(rows, batch);
 }
 
 /// The losses of policy_options on log-probabilities of logits; in `saved` what backward needs:
@@ -103,7 +106,7 @@ void grpo_loss_forward(matrix_view<Z> logits, const std::type_identity_t<policy_
   using A = accumulator_t<T>;
   constexpr std::string_view name = "grpo_loss_forward";
   arguments args(name);
-  const detail::token_rows at = detail::declare_grpo<A>(args, name, logits, batch, opt);
+  const detail::token_rows at = detail::declare_grpo<B, A>(args, name, logits, batch, opt);
   detail::declare_policy_results<A>(args, at, opt, {loss, metrics}, batch.ref_logp.data != nullptr);
   args.optional_out("saved", saved, logits.rows);
   args.check();
@@ -113,8 +116,9 @@ void grpo_loss_forward(matrix_view<Z> logits, const std::type_identity_t<policy_
   auto* column = frame.template take<std::int64_t>(logits.rows);
   auto* partial = frame.template take<double>(3 * at.batch);
   auto* lse = saved.data() != nullptr ? saved.data() : frame.template take<lse_parts<A>>(logits.rows);
-  const detail::policy<A> policy(batch, opt, at, nullptr);
-  detail::select_columns(name, at, batch.ids, batch.mask, logits.cols, column, policy.padded());
+  const auto policy = detail::policy<A>::template on<B>(batch, opt, at, nullptr);
+  detail::select_columns_of<B, kernel_for<op::selective_log_softmax, B>>(name, at, batch.ids, batch.mask, logits.cols,
+                                                                         column, policy.padded(), ctx);
   kernel_for<op::grpo_loss, B>::template forward<B, T>(logits, column, policy, lse,
                                                        detail::policy_output<A>{loss, metrics, partial}, ctx);
 }
@@ -129,7 +133,7 @@ void grpo_loss_backward(in_matrix<T> logits, const std::type_identity_t<policy_b
   using A = accumulator_t<T>;
   constexpr std::string_view name = "grpo_loss_backward";
   arguments args(name);
-  const detail::token_rows at = detail::declare_grpo<A>(args, name, logits, batch, opt);
+  const detail::token_rows at = detail::declare_grpo<B, A>(args, name, logits, batch, opt);
   args.in("saved", saved, logits.rows);
   detail::declare_upstream<A>(args, at, opt, upstream);
   args.out("dlogits", dlogits, logits.rows, logits.cols).may_be("logits");
@@ -138,8 +142,9 @@ void grpo_loss_backward(in_matrix<T> logits, const std::type_identity_t<policy_b
 
   workspace::frame frame(ctx.workspace());
   auto* column = frame.template take<std::int64_t>(logits.rows);
-  const detail::policy<A> policy(batch, opt, at, nullptr);
-  detail::select_columns(name, at, batch.ids, batch.mask, logits.cols, column, policy.padded());
+  const auto policy = detail::policy<A>::template on<B>(batch, opt, at, nullptr);
+  detail::select_columns_of<B, kernel_for<op::selective_log_softmax, B>>(name, at, batch.ids, batch.mask, logits.cols,
+                                                                         column, policy.padded(), ctx);
   kernel_for<op::grpo_loss, B>::template backward<B, T>(logits, column, policy, saved.data(), upstream, dlogits, ctx);
 }
 
@@ -159,7 +164,7 @@ void grpo_loss_at_once(matrix_view<const T> logits, const policy_call<A>& call, 
   constexpr std::string_view name = "grpo_loss_forward_backward";
   const auto& [batch, to, opt, upstream, own] = call;
   arguments args(name);
-  const token_rows at = declare_grpo<A>(args, name, logits, batch, opt, own);
+  const token_rows at = declare_grpo<B, A>(args, name, logits, batch, opt, own);
   declare_policy_results<A>(args, at, opt, to, batch.ref_logp.data != nullptr);
   declare_upstream<A>(args, at, opt, upstream);
   args.out("dlogits", dlogits, logits.rows, logits.cols).may_be("logits");
@@ -170,8 +175,9 @@ void grpo_loss_at_once(matrix_view<const T> logits, const policy_call<A>& call, 
   auto* column = frame.template take<std::int64_t>(logits.rows);
   auto* partial = frame.template take<double>(3 * at.batch);
   auto* sequences = frame.template take<policy_sequence>(at.batch);
-  const policy<A> losses(batch, opt, at, own);
-  select_columns(name, at, batch.ids, batch.mask, logits.cols, column, losses.padded());
+  const auto losses = policy<A>::template on<B>(batch, opt, at, own);
+  select_columns_of<B, kernel_for<op::selective_log_softmax, B>>(name, at, batch.ids, batch.mask, logits.cols, column,
+                                                                 losses.padded(), ctx);
   constexpr bool generic_rows = runs_kernel_of<op::selective_log_softmax, B, backends::generic>;
   if constexpr (generic_rows && requires { &K::template forward_backward<B, T>; })
     if (losses.by_token()) {

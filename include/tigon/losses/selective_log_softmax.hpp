@@ -75,10 +75,10 @@ void selective_log_softmax_forward(matrix_view<Z> logits, const token_ids& ids,
   auto* column = frame.template take<std::int64_t>(logits.rows);
   A* of_row = frame.template take<A>(logits.rows);
   auto* lse = saved.data() != nullptr ? saved.data() : frame.template take<lse_parts<A>>(logits.rows);
-  detail::select_columns(name, at, ids, mask, logits.cols, column);
-  kernel_for<op::selective_log_softmax, B>::template forward<B, T>(logits, column, opt.temperature, of_row, lse, ctx);
-  if (at.len == 0) return;
-  for (std::size_t b = 0; b < at.batch; ++b) std::copy_n(of_row + b * at.stride, at.len, logp.row(b));
+  using K = kernel_for<op::selective_log_softmax, B>;
+  detail::select_columns_of<B, K>(name, at, ids, mask, logits.cols, column, false, ctx);
+  K::template forward<B, T>(logits, column, opt.temperature, of_row, lse, ctx);
+  detail::put_tokens<B, K>(at, of_row, logp, ctx);
 }
 
 /// dlogits from the gradient of logp, and what forward saved of the same logits.
@@ -105,10 +105,11 @@ void selective_log_softmax_backward(in_matrix<T> logits, const token_ids& ids,
   workspace::frame frame(ctx.workspace());
   auto* column = frame.template take<std::int64_t>(logits.rows);
   A* u = frame.template take<A>(logits.rows);
-  detail::select_columns(name, at, ids, mask, logits.cols, column);
-  for (std::size_t i = 0; i < logits.rows; ++i) u[i] = column[i] < 0 ? A(0) : dlogp.row(i / at.stride)[i % at.stride];
-  kernel_for<op::selective_log_softmax, B>::template backward<B, T>(
-      logits, saved.data(), selected_gradient<A>{column, u}, selected_gradient<A>{}, opt.temperature, dlogits, ctx);
+  using K = kernel_for<op::selective_log_softmax, B>;
+  detail::select_columns_of<B, K>(name, at, ids, mask, logits.cols, column, false, ctx);
+  detail::take_tokens<B, K>(at, column, dlogp, u, ctx);
+  K::template backward<B, T>(logits, saved.data(), selected_gradient<A>{column, u}, selected_gradient<A>{},
+                             opt.temperature, dlogits, ctx);
 }
 
 TIGON_EXPLAINS(selective_log_softmax_forward)

@@ -56,6 +56,8 @@ std::size_t selective_logprob_workspace(std::size_t rows, std::size_t hidden, st
                                         parameters of = parameters::trained) {
   using A = accumulator_t<T>;
   const std::size_t chunk = detail::chunk_rows<B, A>(rows, hidden, vocab, ctx);
+  if constexpr (!host_memory<B>)
+    return kernel_for<op::selective_logprob, B>::template workspace_bytes<B, T>(rows, hidden, vocab, ctx, of);
   const std::size_t of_rows = workspace::bytes_for<std::size_t>(rows) + workspace::bytes_for<std::int64_t>(rows) +
                               workspace::bytes_for<A>(rows) + workspace::bytes_for<lse_parts<A>>(rows);
   if constexpr (B::chunk.rule == chunk_rule::stream)
@@ -87,22 +89,26 @@ void selective_logprob_forward(const linear_layer<T>& layer, const Target& targe
   args.out("logp", logp, rows);
   args.check();
   detail::expect_temperature<A>(args, opt.temperature);
-  detail::expect_ids(name, "target", labels, vocab, opt.ignore_index);
+  if constexpr (host_memory<B>) detail::expect_ids(name, "target", labels, vocab, opt.ignore_index);
   ctx.workspace().expect(name, selective_logprob_workspace<B, T>(rows, layer.x.cols, vocab, ctx, parameters::frozen));
-
-  workspace::frame frame(ctx.workspace());
-  auto* row = frame.template take<std::size_t>(rows);
-  auto* column = frame.template take<std::int64_t>(rows);
-  auto* lp = frame.template take<A>(rows);
-  auto* lse = frame.template take<lse_parts<A>>(rows);
-  std::size_t n = 0;
-  for (std::size_t i = 0; i < rows; ++i)
-    if (labels(0, i) != opt.ignore_index) row[n] = i, column[n++] = labels(0, i);
-  kernel_for<op::selective_logprob, B>::template forward<B, T>(layer, detail::selected_columns{row, column, n},
-                                                               opt.temperature, lp, lse, ctx);
-  std::fill(logp.begin(), logp.end(), A(0));
-  for (std::size_t i = 0; i < rows; ++i) saved[i] = {};
-  for (std::size_t k = 0; k < n; ++k) logp[row[k]] = lp[k], saved[row[k]] = lse[k];
+  if constexpr (!host_memory<B>)
+    return kernel_for<op::selective_logprob, B>::template forward<B, T>(name, layer, labels, opt, logp.data(),
+                                                                        saved.data(), ctx);
+  else {
+    workspace::frame frame(ctx.workspace());
+    auto* row = frame.template take<std::size_t>(rows);
+    auto* column = frame.template take<std::int64_t>(rows);
+    auto* lp = frame.template take<A>(rows);
+    auto* lse = frame.template take<lse_parts<A>>(rows);
+    std::size_t n = 0;
+    for (std::size_t i = 0; i < rows; ++i)
+      if (labels(0, i) != opt.ignore_index) row[n] = i, column[n++] = labels(0, i);
+    kernel_for<op::selective_logprob, B>::template forward<B, T>(layer, detail::selected_columns{row, column, n},
+                                                                 opt.temperature, lp, lse, ctx);
+    std::fill(logp.begin(), logp.end(), A(0));
+    for (std::size_t i = 0; i < rows; ++i) saved[i] = {};
+    for (std::size_t k = 0; k < n; ++k) logp[row[k]] = lp[k], saved[row[k]] = lse[k];
+  }
 }
 
 /// dx, dw and dbias from the gradient u of logp and what forward saved; the logits are computed again.
@@ -126,21 +132,25 @@ void selective_logprob_backward(const linear_layer<T>& layer, const Target& targ
   detail::declare_gradients(args, layer, gradients);
   args.check();
   detail::expect_temperature<A>(args, opt.temperature);
-  detail::expect_ids(name, "target", labels, vocab, opt.ignore_index);
+  if constexpr (host_memory<B>) detail::expect_ids(name, "target", labels, vocab, opt.ignore_index);
   ctx.workspace().expect(name,
                          selective_logprob_workspace<B, T>(rows, layer.x.cols, vocab, ctx, gradients.of_weights()));
-
-  workspace::frame frame(ctx.workspace());
-  auto* row = frame.template take<std::size_t>(rows);
-  auto* column = frame.template take<std::int64_t>(rows);
-  auto* u = frame.template take<A>(rows);
-  auto* lse = frame.template take<lse_parts<A>>(rows);
-  std::size_t n = 0;
-  for (std::size_t i = 0; i < rows; ++i)
-    if (labels(0, i) != opt.ignore_index && upstream[i] != A(0))
-      row[n] = i, column[n] = labels(0, i), u[n] = upstream[i], lse[n++] = saved[i];
-  kernel_for<op::selective_logprob, B>::template backward<B, T>(
-      layer, gradients, detail::selected_columns{row, column, n}, opt.temperature, u, lse, ctx);
+  if constexpr (!host_memory<B>)
+    return kernel_for<op::selective_logprob, B>::template backward<B, T>(name, layer, gradients, labels, opt,
+                                                                         upstream.data(), saved.data(), ctx);
+  else {
+    workspace::frame frame(ctx.workspace());
+    auto* row = frame.template take<std::size_t>(rows);
+    auto* column = frame.template take<std::int64_t>(rows);
+    auto* u = frame.template take<A>(rows);
+    auto* lse = frame.template take<lse_parts<A>>(rows);
+    std::size_t n = 0;
+    for (std::size_t i = 0; i < rows; ++i)
+      if (labels(0, i) != opt.ignore_index && upstream[i] != A(0))
+        row[n] = i, column[n] = labels(0, i), u[n] = upstream[i], lse[n++] = saved[i];
+    kernel_for<op::selective_logprob, B>::template backward<B, T>(
+        layer, gradients, detail::selected_columns{row, column, n}, opt.temperature, u, lse, ctx);
+  }
 }
 
 TIGON_EXPLAINS(selective_logprob_forward)

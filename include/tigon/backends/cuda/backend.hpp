@@ -16,10 +16,25 @@ struct cross_entropy;
 struct dyt;
 struct embedding;
 struct fused_add_rms_norm;
+struct fused_linear_cosine_distillation;
+struct fused_linear_cpo;
 struct fused_linear_cross_entropy;
+struct fused_linear_distillation;
+struct fused_linear_dpo;
+struct fused_linear_grpo;
+struct fused_linear_jsd;
+struct fused_linear_jsd_distillation;
+struct fused_linear_kl_div;
+struct fused_linear_kto;
+struct fused_linear_orpo;
+struct fused_linear_preference;
+struct fused_linear_scaled_cross_entropy;
+struct fused_linear_simpo;
+struct fused_linear_unpaired_preference;
 struct geglu;
 struct gemm;
 struct group_norm;
+struct grpo_loss;
 struct jsd;
 struct kl_div;
 struct layer_norm;
@@ -34,6 +49,8 @@ struct qwen2vl_mrope;
 struct relu_squared;
 struct rms_norm;
 struct rope;
+struct selective_log_softmax;
+struct selective_logprob;
 struct softmax;
 struct sparsemax;
 struct swiglu;
@@ -66,9 +83,14 @@ struct cuda : generic {
   using number = gpu::scaled_number<A>;
   using overrides =
       op_list<op::adamw, op::attention, op::attn_res, op::cross_entropy, op::dyt, op::embedding,
-              op::fused_linear_cross_entropy, op::gemm, op::group_norm, op::jsd, op::kl_div, op::llama4_rope,
-              op::mhc_coeffs, op::mhc_post_res, op::mhc_pre, op::modulated_rms_norm, op::poly_norm, op::qk_norm_rope,
-              op::qwen2vl_mrope, op::rms_norm, op::rope, op::softmax, op::sparsemax, op::tvd>;
+              op::fused_linear_cosine_distillation, op::fused_linear_cpo, op::fused_linear_cross_entropy,
+              op::fused_linear_distillation, op::fused_linear_dpo, op::fused_linear_grpo, op::fused_linear_jsd,
+              op::fused_linear_jsd_distillation, op::fused_linear_kl_div, op::fused_linear_kto, op::fused_linear_orpo,
+              op::fused_linear_preference, op::fused_linear_scaled_cross_entropy, op::fused_linear_simpo,
+              op::fused_linear_unpaired_preference, op::gemm, op::group_norm, op::grpo_loss, op::jsd, op::kl_div,
+              op::llama4_rope, op::mhc_coeffs, op::mhc_post_res, op::mhc_pre, op::modulated_rms_norm, op::poly_norm,
+              op::qk_norm_rope, op::qwen2vl_mrope, op::rms_norm, op::rope, op::selective_log_softmax,
+              op::selective_logprob, op::softmax, op::sparsemax, op::tvd>;
   /// Operators that are made of row programs alone.
   using shared =
       op_list<op::fused_add_rms_norm, op::geglu, op::layer_norm, op::relu_squared, op::swiglu, op::swiglu_fused>;
@@ -92,15 +114,21 @@ struct cuda : generic {
 #include <tigon/backends/cuda/dyt.hpp>
 #include <tigon/backends/cuda/embedding.hpp>
 #include <tigon/backends/cuda/group_norm.hpp>
+#include <tigon/backends/cuda/grpo_loss.hpp>
 #include <tigon/backends/cuda/hyper_connections.hpp>
 #include <tigon/backends/cuda/norms.hpp>
 #include <tigon/backends/cuda/qk_norm_rope.hpp>
 #include <tigon/backends/cuda/rotary.hpp>
+#include <tigon/backends/cuda/selective_log_softmax.hpp>
 #include <tigon/backends/cuda/softmax.hpp>
 #include <tigon/backends/cuda/sparsemax.hpp>
 #if __has_include(<Eigen/Core>)  // what products need on every backend (gemm/kernel.hpp)
+#include <tigon/backends/cuda/distillation.hpp>
 #include <tigon/backends/cuda/fused_linear_cross_entropy.hpp>
+#include <tigon/backends/cuda/fused_linear_kl_div.hpp>
 #include <tigon/backends/cuda/mhc_coeffs.hpp>
+#include <tigon/backends/cuda/scaled_cross_entropy.hpp>
+#include <tigon/backends/cuda/sequences.hpp>
 #endif
 
 #endif  // TIGON_BACKENDS_CUDA_BACKEND_HPP

@@ -5,7 +5,7 @@
 
 #include <tigon/backends/cuda/backend.hpp>
 #include <tigon/backends/cuda/labels.hpp>
-#include <tigon/backends/cuda/logits.hpp>
+#include <tigon/backends/cuda/powers.hpp>
 // Behind them: they say how these are compiled.
 #include <tigon/losses/softmax/cross_entropy_kernel.hpp>
 
@@ -13,27 +13,12 @@ namespace tigon {
 namespace gpu {
 inline namespace TIGON_ABI {
 
-/// a b, and 0 where that is below the smallest normal number.
-TIGON_DEVICE_INLINE float normal_product(float a, float b) {
-#if defined(__CUDA_ARCH__)
-  float c;
-  asm("mul.ftz.f32 %0, %1, %2;" : "=f"(c) : "f"(a), "f"(b));
-  return c;
-#else
-  const float c = a * b;
-  return std::fabs(c) < std::numeric_limits<float>::min() ? 0 : c;
-#endif
-}
-TIGON_DEVICE_INLINE double normal_product(double a, double b) {
-  const double c = a * b;
-  return (c < 0 ? -c : c) < std::numeric_limits<double>::min() ? 0 : c;
-}
-
 /// Cross entropy of a row, as losses/cross_entropy.hpp has it. Z: logits; D: their gradient, which may lie where they do.
 /// Weighted: columns have weights in the uniform part of label smoothing.
 template <bool Capped, bool Weighted, class Z, class D, class I>
 struct cross_entropy_of_rows {
   using element = Z;
+  static constexpr row_passes passes = row_passes::several;
   using A = accumulator_t<Z>;
   using V = simd::vec<simd::cuda, A>;
   using lanes = typename V::lanes;
@@ -90,7 +75,7 @@ struct cross_entropy_of_rows {
         const A of_power = factor * powers.factor;
         if (dlogits.data != nullptr) {
           part.map(dlogits.row(i), [&](unsigned j, const auto& e) {
-            return gradient(e, [&](A v, int u) {
+            return mapped<D>(e, [&](A v, int u) {
               const A p = normal_product(powers.of(v), of_power);
               return Weighted ? p - weight_of(j + static_cast<unsigned>(u)) * subtract : p;
             });
@@ -116,7 +101,7 @@ struct cross_entropy_of_rows {
   struct exact_powers_below {
     A own, factor = A(1);
     explicit TIGON_DEVICE_INLINE exact_powers_below(A of) : own(of) {}
-    TIGON_DEVICE_INLINE A of(A v) const { return lanes::exp(v - own); }
+    TIGON_DEVICE_INLINE A of(A v) const { return exponential(v - own); }
   };
   template <bool Rough>
   static auto powers_type() {
@@ -148,16 +133,6 @@ struct cross_entropy_of_rows {
       add_all([](int) { return false; });
   }
 
-  // N numbers of the gradient: value(number, which of them).
-  template <int N, class F>
-  TIGON_DEVICE_INLINE auto gradient(const elements<N, Z>& e, F value) const {
-    A d[N];
-    numbers_of<A>(e, [&](int u, A v) { d[u] = value(v, u); });
-    elements<N, D> of;
-    of.set_all(d);
-    return of;
-  }
-
   // A row that does not count, or whose label is out of range.
   template <class Part, class Label>
   TIGON_DEVICE_INLINE void clear(Part& part, std::size_t i, const Label& label) const {
@@ -171,13 +146,11 @@ struct cross_entropy_of_rows {
   // The smallest column of the largest logit; it is -1 where terms.put_loss finds the row to be NaN.
   template <class Part>
   TIGON_DEVICE_INLINE void predict(Part& part, std::size_t i) const {
-    A top[1] = {-std::numeric_limits<A>::infinity()};
-    part.each([&](unsigned, const auto& e) { numbers_of<A>(e, [&](int, A v) { top[0] = larger::join(top[0], v); }); });
-    part.template reduce<larger>(top);
+    const A top = largest_of_row<A>(part, -std::numeric_limits<A>::infinity());
     double first[1] = {-std::numeric_limits<double>::infinity()};  // minus the column
     part.each([&](unsigned j, const auto& e) {
       numbers_of<A>(e, [&](int u, A v) {
-        if (v == top[0]) first[0] = larger::join(first[0], -static_cast<double>(j + static_cast<unsigned>(u)));
+        if (v == top) first[0] = larger::join(first[0], -static_cast<double>(j + static_cast<unsigned>(u)));
       });
     });
     part.template reduce<larger>(first);
@@ -189,15 +162,12 @@ struct cross_entropy_of_rows {
   template <class Part>
   TIGON_DEVICE_NOINLINE void below_maximum(Part& part, std::size_t i, unsigned t, A own, A w_t, A up,
                                            const terms_type& terms) const {
-    A top[1] = {-std::numeric_limits<A>::infinity()};
-    part.each([&](unsigned, const auto& e) { numbers_of<A>(e, [&](int, A v) { top[0] = larger::join(top[0], v); }); });
-    part.template reduce<larger>(top);
-    const A largest = kind.top_of(top[0]);
+    const A largest = kind.top_of(largest_of_row<A>(part, -std::numeric_limits<A>::infinity()));
     const auto from = kind.from(largest);
     A sum[3] = {};  // e^s but where it is 1, how many are 1, w s
     part.each([&](unsigned j, const auto& e) {
       numbers_of<A>(e, [&](int u, A v) {
-        const A s = from.distance(V(v)).r, p = lanes::exp(s);
+        const A s = from.distance(V(v)).r, p = exponential(s);
         sum[0] += p == A(1) ? A(0) : p, sum[1] += p == A(1) ? A(1) : A(0);
         if constexpr (Weighted) {
           const A w = weight_of(j + static_cast<unsigned>(u));
@@ -212,8 +182,8 @@ struct cross_entropy_of_rows {
     up *= r.token;
     const A factor = terms.factor(r, up), subtract = terms.subtract(up);
     part.map(dlogits.row(i), [&](unsigned j, const auto& e) {
-      return gradient(e, [&](A v, int u) {
-        const A p = lanes::exp(from.distance(V(v)).r);
+      return mapped<D>(e, [&](A v, int u) {
+        const A p = exponential(from.distance(V(v)).r);
         A d = p == A(0) ? A(0) : p * factor;
         if constexpr (Weighted) d -= weight_of(j + static_cast<unsigned>(u)) * subtract;
         if constexpr (Capped) d *= from.both(V(v)).slope.r;
@@ -246,6 +216,15 @@ struct kernel<op::cross_entropy, backends::cuda> {
   using saved = std::span<T>;  // dlogits
   template <class A>
   using rows = gpu::rows_of_losses<A>;
+
+  /// Reports labels out of range.
+  template <class I>
+  static void check_labels(std::string_view op, std::span<const I> target, std::size_t vocab, std::int64_t ignore_index,
+                           context& ctx) {
+    gpu::launch(ctx, gpu::check_labels<I>, dim3(1), dim3(1024),
+                gpu::labels_of_rows<I>{target.data(), ignore_index, gpu::columns(vocab)}, target.size(), op.data(),
+                gpu::report_of(gpu::stream_of(ctx)));
+  }
 
   /// dlogits, of Z or narrower, may lie where the rows of logits begin.
   template <backend B, element Z, token_id I, element D>

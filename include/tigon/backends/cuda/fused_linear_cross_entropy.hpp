@@ -18,10 +18,7 @@ struct kernel<op::fused_linear_cross_entropy, backends::cuda> {
   template <backend B, layer_types T>
   static std::size_t workspace_bytes(std::size_t rows, std::size_t hidden, std::size_t vocab, const context& ctx,
                                      parameters of) {
-    const std::size_t chunk = chunk_of<B, T>(rows, hidden, vocab, ctx);
-    return workspace::bytes_for<accumulator_t<T>>(chunk, vocab) +
-           gpu::linear_chunks<B, T>::bytes(hidden, vocab, chunk,
-                                           detail::ceil_div(rows, std::max<std::size_t>(chunk, 1)), of);
+    return gpu::chunks_workspace<B, T>(rows, hidden, vocab, chunk_of<B, T>(rows, hidden, vocab, ctx), of);
   }
 
   template <backend B, layer_types T, token_id I>
@@ -29,27 +26,16 @@ struct kernel<op::fused_linear_cross_entropy, backends::cuda> {
                       cross_entropy_rows out, gpu::loss_scale<accumulator_t<T>> scale,
                       fused_linear_cross_entropy_options opt, context& ctx) {
     using A = accumulator_t<T>;
-    using layer_type = gpu::linear_chunks<B, T>;
-    using D = typename layer_type::D;
-    const std::size_t rows = t.head.x.rows, vocab = t.head.w.rows,
-                      chunk = chunk_of<B, T>(rows, t.head.x.cols, vocab, ctx);
     out.token_scaling = opt.token_scaling;
     scale.upstream = t.upstream.data, scale.upstream_step = t.upstream.size == 1 ? 0 : 1;
-    workspace::frame frame(ctx.workspace());
-    A* const logits = frame.template take<A>(chunk * vocab);
-    layer_type layer(frame, t.head, t.out, chunk, detail::ceil_div(rows, std::max<std::size_t>(chunk, 1)), ctx);
-    detail::for_chunks(rows, chunk, [&](std::size_t begin, std::size_t n) {
-      const matrix_view<A> z(logits, n, vocab);
-      const matrix_view<D> d(t.out.any() ? reinterpret_cast<D*>(logits) : nullptr, n, vocab,
-                             vocab * sizeof(A) / sizeof(D));
-      layer.logits(begin, z);
-      const cross_entropy_rows part{out.loss + begin, out.z_loss + begin,
-                                    out.predicted == nullptr ? nullptr : out.predicted + begin, out.token_scaling};
-      kernel_for<op::cross_entropy, B>::template forward<B, A, I, D>(z, target.subspan(begin, n), class_weight, d, part,
-                                                                     scale.from(begin), opt.loss, ctx);
-      if (t.out.any()) layer.backward(begin, d);
-    });
-    layer.finish();
+    const std::size_t chunk = chunk_of<B, T>(t.head.x.rows, t.head.x.cols, t.head.w.rows, ctx);
+    gpu::each_chunk_of_logits<B, T>(
+        t.head, t.out, chunk, ctx, [&]<class D>(std::size_t begin, auto z, matrix_view<D> d) {
+          const cross_entropy_rows part{out.loss + begin, out.z_loss + begin,
+                                        out.predicted == nullptr ? nullptr : out.predicted + begin, out.token_scaling};
+          kernel_for<op::cross_entropy, B>::template forward<B, A, I, D>(z, target.subspan(begin, z.rows), class_weight,
+                                                                         d, part, scale.from(begin), opt.loss, ctx);
+        });
   }
   template <backend B, layer_types T, token_id I>
   static void backward(detail::linear_loss<T> t, std::span<const I> target, const accumulator_t<T>* class_weight,

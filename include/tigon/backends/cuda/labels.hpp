@@ -39,6 +39,28 @@ struct labels_of_rows {
   }
 };
 
+/// Reports the first label that is neither in range nor ignored. All threads of the only block come here.
+template <class I>
+TIGON_DEVICE_INLINE void report_labels(const labels_of_rows<I>& labels, std::size_t rows, const char* op,
+                                       index_report* report) {
+  double wrong[1] = {-std::numeric_limits<double>::infinity()};  // minus the row
+  for (std::size_t i = threadIdx.x; i < rows; i += blockDim.x) {
+    const I t = labels.target[i];
+    if (!labels.in_range(t) && static_cast<std::int64_t>(t) != labels.ignored)
+      wrong[0] = larger::join(wrong[0], -static_cast<double>(i));
+  }
+  group<0>::reduce<larger>(wrong);
+  if (const double at = -wrong[0]; threadIdx.x == 0 && at < static_cast<double>(rows)) {
+    const auto i = static_cast<std::size_t>(at);
+    report->make({op, "target", i, static_cast<std::int64_t>(labels.target[i]), labels.cols, labels.ignored, true, 0});
+  }
+}
+template <class I>
+__global__ void __launch_bounds__(1024)
+    check_labels(labels_of_rows<I> labels, std::size_t rows, const char* op, index_report* report) {
+  report_labels(labels, rows, op, report);
+}
+
 /// What the rows of a call share, in memory of the device, and by what their gradients are multiplied.
 template <class A>
 struct loss_scale {
@@ -82,22 +104,12 @@ __global__ void __launch_bounds__(1024) begin_loss(labels_of_rows<I> labels, std
     widened[j] = static_cast<A>(weight[j]);
     if (by.smooth) sum[2] += static_cast<double>(widened[j]);
   }
-  double wrong[1] = {-std::numeric_limits<double>::infinity()};  // minus the first row whose label is out of range
-  for (std::size_t i = threadIdx.x; i < rows; i += blockDim.x) {
-    const I t = labels.target[i];
-    if (labels.in_range(t))
+  for (std::size_t i = threadIdx.x; i < rows; i += blockDim.x)
+    if (const I t = labels.target[i]; labels.in_range(t))
       sum[0] += 1, sum[1] += weight == nullptr ? 1.0 : static_cast<double>(static_cast<A>(weight[t]));
-    else if (static_cast<std::int64_t>(t) != labels.ignored)
-      wrong[0] = larger::join(wrong[0], -static_cast<double>(i));
-  }
   group<0>::reduce<add>(sum);
-  group<0>::reduce<larger>(wrong);
+  report_labels(labels, rows, by.op, by.report);
   if (threadIdx.x != 0) return;
-  if (const double at = -wrong[0]; at < static_cast<double>(rows)) {
-    const auto i = static_cast<std::size_t>(at);
-    by.report->make(
-        {by.op, "target", i, static_cast<std::int64_t>(labels.target[i]), labels.cols, labels.ignored, true, 0});
-  }
   const auto inverse = [](double n) { return n == 0 ? 0.0 : 1 / n; };
   to->kept = static_cast<std::int64_t>(sum[0]);
   to->scale.main = by.mean ? inverse(by.denominator != 0 ? by.denominator : sum[1]) : 1;

@@ -54,49 +54,33 @@ class linear_chunks {
   using A = accumulator_t<T>;
   using X = input_t<T>;
   using W = weight_t<T>;
-  using G = weight_gradient_t<T>;
   /// Of the gradient of logits.
   using D = std::conditional_t<std::same_as<X, W> && sizeof(X) == 2, X, A>;
 
   /// For calls of backward with up to `chunk` rows, `chunks` of them.
   linear_chunks(workspace::frame& frame, linear_layer<T> head, linear_gradients<T> out, std::size_t chunk,
                 std::size_t chunks, context& ctx)
-      : head_(head), out_(out), ctx_(ctx), alone_(chunks <= 1 && out.mode == gradient::overwrite) {
-    const std::size_t vocab = head.w.rows;
-    if (head.bias.data() != nullptr) {
-      bias_ = {frame.template take<A>(vocab), vocab};
-      tigon::detail::round_sums<B, A>(tigon::as_row(bias_), tigon::as_row(head.bias), false, ctx);
-    }
-    const bool add = out.mode == gradient::accumulate;
-    if (out.dw.data != nullptr) {
-      shared_x_ = frame.template take<X>(chunk * head.x.cols);
-      if (!alone_) {
-        dw_ = sums(frame, vocab * head.w.cols, chunks, wide);
-        if constexpr (wide)
-          dw_.begin(vocab, head.w.cols, out.dw, add);
-        else
-          dw_.begin(vocab, head.w.cols, {}, add);
-      }
-    }
-    if (out.dbias.data() != nullptr) {
-      dbias_ = sums(frame, vocab, chunks, false);
-      dbias_.begin(1, vocab, {}, add);
-    }
+      : head_(head),
+        out_(out),
+        ctx_(ctx),
+        alone_(chunks <= 1 && out.mode == gradient::overwrite),
+        sums_(frame, head, out, chunks, out.dw.data != nullptr && !alone_, ctx) {
+    if (out.dw.data != nullptr) shared_x_ = frame.template take<X>(chunk * head.x.cols);
   }
   /// Bytes of all this, with a bias and without the logits.
   static std::size_t bytes(std::size_t hidden, std::size_t vocab, std::size_t chunk, std::size_t chunks,
                            parameters of) {
     const std::size_t product = workspace::bytes_for<std::byte>(workspace_bytes);
-    if (of != parameters::trained) return workspace::bytes_for<A>(vocab) + product;
-    const std::size_t elements = workspace::product(vocab, hidden);
-    return workspace::bytes_for<A>(vocab) + workspace::bytes_for<X>(chunk, hidden) + sums::bytes(vocab, chunks, false) +
-           sums::bytes(elements, chunks, wide) +
+    const bool trains = of == parameters::trained;
+    const std::size_t sums = layer_sums::bytes(hidden, vocab, chunks, trains);
+    if (!trains) return sums + product;
+    return sums + workspace::bytes_for<X>(chunk, hidden) +
            std::max(product, simd::most_partials_workspace<B, A>(chunk, vocab, 1));
   }
 
   /// z = x w^T + bias for rows [begin, begin + z.rows) of x.
   void logits(std::size_t begin, matrix_view<A> z) const {
-    product(head_.x.rows_from(begin, z.rows), head_.w, z, in_vector<A>(bias_), {.b = transpose::yes});
+    product(head_.x.rows_from(begin, z.rows), head_.w, z, in_vector<A>(sums_.bias), {.b = transpose::yes});
   }
   /// The gradients of rows [begin, begin + d.rows) from the gradient d of their logits. A row of zeros in d contributes nothing
   /// and has a dx of zeros, whatever stands in x and w.
@@ -113,15 +97,11 @@ class linear_chunks {
       if (alone_) {
         add_share(out_.dw, false);
       } else {
-        const auto [to, more] = dw_.next(ctx_);
+        const auto [to, more] = sums_.dw.next(ctx_);
         add_share(to, more);
       }
     }
-    if (dbias_) {
-      const auto [to, more] = dbias_.next(ctx_);
-      tigon::detail::sum_columns<B>(of, vector_view<A>{to.data, to.cols},
-                                    more ? gradient::accumulate : gradient::overwrite, ctx_);
-    }
+    sums_.add_bias(of, ctx_);
     if (out_.dx.data != nullptr && out_.dx.cols != 0) {
       const matrix_view<X> dx = out_.dx.rows_from(begin, d.rows);
       product(of, head_.w, dx, {}, {});
@@ -130,16 +110,10 @@ class linear_chunks {
     any_ = true;
   }
   /// dw and dbias, after the last chunk. Without one they are zeros.
-  void finish() {
-    const bool add = out_.mode == gradient::accumulate;
-    if (!any_) return tigon::detail::clear_parameters<B>(out_, ctx_);
-    if (dw_) dw_.finish(out_.dw, add, ctx_);
-    if (dbias_) dbias_.finish(tigon::as_row(out_.dbias), add, ctx_);
-  }
+  void finish() { sums_.finish(out_, any_, ctx_); }
 
  private:
-  static constexpr bool wide = std::same_as<G, A>;
-  using sums = tigon::detail::chunk_sums<B, A>;
+  using layer_sums = tigon::detail::layer_sums<B, T>;
 #if defined(TIGON_CUDA_MODEL)
   static constexpr std::size_t workspace_bytes = 0;
 #else
@@ -157,9 +131,51 @@ class linear_chunks {
   context& ctx_;
   bool alone_;  ///< dw is made by one product, which rounds it
   bool any_ = false;
-  vector_view<A> bias_;
+  layer_sums sums_;
   X* shared_x_ = nullptr;
-  sums dw_, dbias_;
+};
+
+/// For each chunk of rows loss(begin, z, d): z are its logits, and where d has memory, which is that of the logits, their gradient
+/// goes there; then the gradients of the layer.
+template <backend B, layer_types T, class Loss>
+void each_chunk_of_logits(const linear_layer<T>& head, const linear_gradients<T>& out, std::size_t chunk, context& ctx,
+                          Loss loss) {
+  using layer_type = linear_chunks<B, T>;
+  using A = typename layer_type::A;
+  using D = typename layer_type::D;
+  const std::size_t rows = head.x.rows, vocab = head.w.rows;
+  workspace::frame frame(ctx.workspace());
+  A* const logits = frame.template take<A>(chunk * vocab);
+  layer_type layer(frame, head, out, chunk, tigon::detail::ceil_div(rows, std::max<std::size_t>(chunk, 1)), ctx);
+  tigon::detail::for_chunks(rows, chunk, [&](std::size_t begin, std::size_t n) {
+    const matrix_view<A> z(logits, n, vocab);
+    const matrix_view<D> d(out.any() ? reinterpret_cast<D*>(logits) : nullptr, n, vocab, vocab * sizeof(A) / sizeof(D));
+    layer.logits(begin, z);
+    loss(begin, z, d);
+    if (out.any()) layer.backward(begin, d);
+  });
+  layer.finish();
+}
+/// Bytes that it takes.
+template <backend B, layer_types T>
+std::size_t chunks_workspace(std::size_t rows, std::size_t hidden, std::size_t vocab, std::size_t chunk,
+                             parameters of) {
+  return workspace::bytes_for<accumulator_t<T>>(chunk, vocab) +
+         linear_chunks<B, T>::bytes(hidden, vocab, chunk,
+                                    tigon::detail::ceil_div(rows, std::max<std::size_t>(chunk, 1)), of);
+}
+
+/// What kernels of such losses have in common: the bytes of a call beside those of its rows.
+struct loss_by_chunks {
+  template <class>
+  using saved = no_state;
+
+  template <backend B, layer_types T>
+  static std::size_t workspace_bytes(std::size_t rows, std::size_t hidden, std::size_t vocab, const context& ctx,
+                                     parameters of) {
+    return chunks_workspace<B, T>(rows, hidden, vocab,
+                                  tigon::detail::chunk_rows<B, accumulator_t<T>>(rows, hidden, vocab, ctx), of);
+  }
 };
 
 }  // namespace TIGON_ABI

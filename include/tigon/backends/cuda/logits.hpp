@@ -35,6 +35,9 @@ struct row_in_memory {
   static TIGON_DEVICE_INLINE bool first() { return threadIdx.x == 0; }
   /// Whether this thread has the column.
   static TIGON_DEVICE_INLINE bool has(unsigned column) { return column / N % blockDim.x == threadIdx.x; }
+  /// Before a map that nothing is reduced before.
+  template <class D>
+  TIGON_DEVICE_INLINE void arrive() const {}
   template <class Monoid, int K, class A>
   TIGON_DEVICE_INLINE void reduce(A (&v)[K]) const {
     group<0>::reduce<Monoid>(v);
@@ -75,6 +78,50 @@ struct row_in_memory {
     }
   }
 };
+
+/// How a loss goes through a row: several times; once, to reduce it; or to map it by what is known before.
+enum class row_passes { several, reduces, maps };
+
+/// Columns of a row that a block maps.
+template <int N, class T>
+struct tile_of_row {
+  static constexpr int at_once = 4;
+  static constexpr unsigned threads = 256, columns = threads * at_once * N;
+  const T* row;
+  unsigned begin, cols;
+
+  TIGON_DEVICE_INLINE bool has(unsigned column) const {
+    return column - begin < columns && (column - begin) / N % threads == threadIdx.x;
+  }
+  template <class D>
+  TIGON_DEVICE_INLINE void arrive() const {
+    static_assert(sizeof(D) == sizeof(T));
+  }
+  template <class D>
+  TIGON_DEVICE_INLINE void clear(D* to) const {
+    clear_columns<N>(to, begin, begin + columns < cols ? begin + columns : cols);
+  }
+  template <class D, class F>
+  TIGON_DEVICE_INLINE void map(D* to, F f) {
+    elements<N, T> e[at_once];
+    const auto column = [&](int u) { return begin + (static_cast<unsigned>(u) * threads + threadIdx.x) * N; };
+#pragma unroll
+    for (int u = 0; u < at_once; ++u)
+      if (column(u) < cols) e[u].load(row + column(u));
+#pragma unroll
+    for (int u = 0; u < at_once; ++u)
+      if (column(u) < cols) f(column(u), e[u]).store(to + column(u));
+  }
+};
+/// Rows by tiles, so many a row.
+template <int N, class Loss>
+__global__ void __launch_bounds__(tile_of_row<N, typename Loss::element>::threads)
+    tiles_of_logits(const __grid_constant__ Loss loss, unsigned tiles) {
+  using tile = tile_of_row<N, typename Loss::element>;
+  const std::size_t i = blockIdx.x / tiles;
+  tile part{loss.row_of(i), blockIdx.x % tiles * tile::columns, loss.cols};
+  loss.row(part, i, loss.label_of(loss.target_of(i), i), loss.shared());
+}
 
 /// Rows by blocks that read them pass by pass. Loss: row(part, i) does everything with row i.
 template <int N, class Loss>
@@ -201,18 +248,31 @@ void each_row_of_logits(context& ctx, const Loss& loss, std::size_t rows) {
   constexpr int N = static_cast<int>(access_bytes / sizeof(T));
   if (rows == 0) return;
   const bool wide = loss.cols % N == 0 && loss.template begins_accesses<N>();
+  if constexpr (Loss::passes == row_passes::maps) {
+    const auto run_tiles = [&](auto n) {
+      using tile = tile_of_row<n.value, T>;
+      const std::size_t tiles = tigon::detail::ceil_div(std::size_t{loss.cols}, std::size_t{tile::columns});
+      launch(ctx, tiles_of_logits<n.value, Loss>, dim3(blocks(workspace::product(rows, tiles))), dim3(tile::threads),
+             loss, static_cast<unsigned>(tiles));
+    };
+    wide ? run_tiles(std::integral_constant<int, N>()) : run_tiles(std::integral_constant<int, 1>());
+    return;
+  } else {
 #if defined(__CUDACC__)
-  if (wide)
-    if (const unsigned blocks = blocks_of_row(loss.cols * sizeof(T)); blocks != 0)
-      return launch_staged<N>(ctx, loss, rows, blocks);
+    if constexpr (Loss::passes == row_passes::several)
+      if (const unsigned blocks = blocks_of_row(loss.cols * sizeof(T)); wide && blocks != 0)
+        return launch_staged<N>(ctx, loss, rows, blocks);
 #endif
-  const auto run = [&](auto n) {
-    const std::size_t vectors = tigon::detail::ceil_div(std::size_t{loss.cols}, std::size_t{n});
-    const std::size_t threads = std::clamp<std::size_t>(tigon::detail::round_up(vectors / 2, warp), warp, 1024);
-    launch(ctx, rows_of_logits<n.value, Loss>, dim3(static_cast<unsigned>(rows)), dim3(static_cast<unsigned>(threads)),
-           loss);
-  };
-  wide ? run(std::integral_constant<int, N>()) : run(std::integral_constant<int, 1>());
+    const auto run = [&](auto n) {
+      const std::size_t vectors = tigon::detail::ceil_div(std::size_t{loss.cols}, std::size_t{n});
+      // Of rows that are read once a multiprocessor has two or more, so that one begins while another ends.
+      constexpr std::size_t most = Loss::passes == row_passes::reduces ? 512 : 1024;
+      const std::size_t threads = std::clamp<std::size_t>(tigon::detail::round_up(vectors / 2, warp), warp, most);
+      launch(ctx, rows_of_logits<n.value, Loss>, dim3(static_cast<unsigned>(rows)),
+             dim3(static_cast<unsigned>(threads)), loss);
+    };
+    wide ? run(std::integral_constant<int, N>()) : run(std::integral_constant<int, 1>());
+  }
 }
 
 }  // namespace TIGON_ABI

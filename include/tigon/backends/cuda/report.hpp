@@ -25,14 +25,18 @@ struct index_report {
   std::uint64_t below;   ///< 0 <= value < below was expected
   std::int64_t ignored;  ///< or this value, where `may_be_ignored`
   bool may_be_ignored;
-  volatile unsigned made;  ///< 1 behind everything else
-  char letters[16] = {};   ///< of `argument`
+  volatile unsigned made;     ///< 1 behind everything else
+  std::uint64_t columns = 0;  ///< of the argument, which is a matrix then: [at / columns, at % columns]; 0: a vector
+  bool is_mask = false;       ///< 0 or 1 was expected, and found is `number`
+  double number = 0;
+  char letters[16] = {};  ///< of `argument`
 
   /// The first report stands until it is thrown. One thread of a kernel calls it.
   TIGON_DEVICE_INLINE void make(const index_report& of) {
     if (is_made()) return;
     op = of.op, argument = of.argument, at = of.at, value = of.value, below = of.below, ignored = of.ignored;
     may_be_ignored = of.may_be_ignored;
+    columns = of.columns, is_mask = of.is_mask, number = of.number;
     for (std::size_t k = 0; k + 1 < sizeof(letters); ++k) {
       letters[k] = of.argument[k];
       if (letters[k] == 0) break;
@@ -71,10 +75,13 @@ inline void throw_reported(cudaStream_t stream) {
   if (!report.is_made()) return;
   const index_report of = report;
   report.made = 0;
-  std::string expected = "at least 0 and below " + std::to_string(of.below);
+  std::string expected = of.is_mask ? "0 or 1" : "at least 0 and below " + std::to_string(of.below);
   if (of.may_be_ignored) expected += ", or ignore_index " + std::to_string(of.ignored);
-  tigon::detail::fail_argument(error_code::index, of.op, std::string(of.letters) + '[' + std::to_string(of.at) + ']',
-                               std::to_string(of.value), expected);
+  const std::string at = of.columns == 0
+                             ? std::to_string(of.at)
+                             : std::to_string(of.at / of.columns) + ", " + std::to_string(of.at % of.columns);
+  tigon::detail::fail_argument(error_code::index, of.op, std::string(of.letters) + '[' + at + ']',
+                               of.is_mask ? tigon::detail::number_text(of.number) : std::to_string(of.value), expected);
 }
 
 }  // namespace TIGON_ABI

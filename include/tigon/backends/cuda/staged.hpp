@@ -160,6 +160,14 @@ struct staged_part {
     group<0>::reduce<Monoid>(v);
     blocks.join<Monoid>(v);
   }
+  /// Before a map that nothing is reduced before: the row is here, and in all blocks where narrower elements of D may lie where
+  /// it begins.
+  template <class D>
+  TIGON_DEVICE_INLINE void arrive() {
+    wait_for_copies<0>();
+    float none[1] = {0};
+    if constexpr (sizeof(D) < sizeof(T)) reduce<add>(none);
+  }
   template <class D>
   TIGON_DEVICE_INLINE void clear(D* to) const {
     clear_columns<N>(to, begin, end);

@@ -23,7 +23,7 @@ struct cosine_soft {
     TIGON_INLINE bool zero() const { return by_length == A(0); }
   };
   template <class Row>
-  static TIGON_NOINLINE unit unit_of(Row row, vector_view<A> z) {
+  static TIGON_RARE unit unit_of(Row row, vector_view<A> z) {
     constexpr A least = std::numeric_limits<A>::min();
     const A most = row.max(reads(z), [](auto v) { return abs(v); }), by_largest = most < least ? A(1) : A(1) / most;
     const A square = row.sum(reads(z), [=](auto v) { return (v * by_largest) * (v * by_largest); });

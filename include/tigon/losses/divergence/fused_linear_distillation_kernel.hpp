@@ -16,7 +16,7 @@ struct log_sum {
   A top, d, tail;  ///< tail = log1p(d)
 };
 template <class Row, class A>
-TIGON_NOINLINE log_sum<A> log_sum_of(Row row, vector_view<A> z, tempered<A> by) {
+TIGON_RARE log_sum<A> log_sum_of(Row row, vector_view<A> z, tempered<A> by) {
   const A top = row.max(reads(z), [](auto v) { return v; });
   const auto p = [=](auto v) { return exp_nonpositive(by.distance(v - top)); };
   A d = row.sum(reads(z), p) - A(1);
@@ -144,6 +144,9 @@ std::size_t fused_linear_distillation_workspace(std::size_t rows, std::size_t hi
                                                 const context& ctx = default_context<B>(),
                                                 parameters of = parameters::trained, bool capped = false) {
   using A = accumulator_t<T>;
+  if constexpr (!host_memory<B>)
+    return kernel_for<op::fused_linear_distillation, B>::template workspace_bytes<B, T>(
+        rows, hidden, vocab, teacher_hidden, teacher_vocab, ctx, of, capped);
   const std::size_t chunk = detail::chunk_rows<B, A>(rows, hidden, teacher_vocab, ctx, capped ? 3 : 2);
   const detail::kept_bytes row = detail::bytes_of_distillation<T>(hidden, teacher_hidden, teacher_vocab, capped);
   const std::size_t between = std::max(
@@ -194,6 +197,7 @@ void distil(std::string_view name, const distillation_arguments<T, Target>& of, 
   ctx.workspace().expect(name, fused_linear_distillation_workspace<B, T>(
                                    of.student.x.rows, of.student.x.cols, of.student.w.rows, of.teacher.layer.x.cols,
                                    of.teacher.vocab(), ctx, of.gradients.of_weights(), of.opt.softcap != 0));
+  if constexpr (!host_memory<B>) return door.template run_on<B>(ctx, kernel, of.indices);
   if constexpr (few_distillation_in_f64<B, T, Ops>)
     if (of.student.x.rows <= few_rows) return door.template run<in_f64<T>>(ctx, kernel);
   door.template run<T>(ctx, kernel);

@@ -87,6 +87,7 @@ struct distillation_rows {
   A pad = 0;                         ///< what is in the columns between
   std::int64_t ignored = 0;
   bool mask_soft = true, gradient = false;
+  const double* share = nullptr;  ///< of one row in the means, where a device counts: the factors are without it
 
   distillation_rows from(std::size_t begin) const {
     auto rows = *this;
@@ -206,7 +207,27 @@ struct distillation_door {
     args.that(takes_neg_inf || opt.padding != teacher_padding::neg_inf || teacher.vocab() == vocab,
               error_code::argument, "padding", "neg_inf",
               "zero_logit or drop_teacher, because this soft loss knows no logits of -inf");
-    if (indices) expect_labels(name, target, vocab, opt.ignore_index);
+    if constexpr (host_memory<B>)
+      if (indices) expect_labels(name, target, vocab, opt.ignore_index);
+  }
+
+  /// The same where a device counts, checks labels and adds up, by functions of the kernel of B: of all rows.
+  template <class B, class Kernel>
+  void run_on(context& ctx, const Kernel& kernel, bool indices) const {
+    using K = kernel_for<op::fused_linear_distillation, B>;
+    const std::size_t rows = call.student.x.rows;
+    workspace::frame frame(ctx.workspace());
+    double* memory[] = {frame.template take<double>(rows), frame.template take<double>(rows)};
+    double* const share = frame.template take<double>(1);
+    distillation_rows<A> of{opt.weight_soft != 0 || losses.soft.data() != nullptr ? memory[0] : nullptr,
+                            opt.weight_hard != 0 || losses.hard.data() != nullptr ? memory[1] : nullptr};
+    share_of_row(of, 1);
+    of.share = share;
+    K::begin(name, target, rows, of.vocab, opt, indices, share, ctx);
+    distillation_call<T> all = call;
+    all.kept = rows;
+    kernel(all, target.data(), of);
+    K::finish(of, rows, opt, losses, ctx);
   }
 
   /// kernel(call, labels, rows) of the rows that count, with memory for their losses; then the totals. L: T or in_f64<T>.
@@ -222,14 +243,7 @@ struct distillation_door {
     const bool soft = kept != 0 && (opt.weight_soft != 0 || losses.soft.data() != nullptr);
     const bool hard = kept != 0 && (opt.weight_hard != 0 || losses.hard.data() != nullptr);
     distillation_rows<S> of{soft ? memory[0] : nullptr, hard ? memory[1] : nullptr};
-    of.of_soft = static_cast<S>(upstream * opt.weight_soft * share);
-    of.of_hard = static_cast<S>(upstream * opt.weight_hard * share);
-    of.vocab = call.student.w.rows;
-    of.width = opt.padding == teacher_padding::drop_teacher ? of.vocab : call.teacher.vocab();
-    of.pad = opt.padding == teacher_padding::neg_inf ? -std::numeric_limits<S>::infinity() : S(0);
-    of.ignored = opt.ignore_index;
-    of.mask_soft = opt.mask_soft;
-    of.gradient = call.out.any();
+    share_of_row(of, share);
     // Without mask_soft the soft part is of all rows.
     const kept_labels<I> labels(frame, soft && !opt.mask_soft ? std::span<const I>() : target, rows, opt.ignore_index);
     distillation_call<L> of_kept = [&] {
@@ -254,6 +268,20 @@ struct distillation_door {
     put(losses.soft, of_soft);
     put(losses.hard, of_hard);
     put(losses.loss, part(opt.weight_hard, of_hard) + part(opt.weight_soft, of_soft));
+  }
+
+ private:
+  /// What all rows of a call share, `share` being that of one row in the means.
+  template <class S>
+  void share_of_row(distillation_rows<S>& of, double share) const {
+    of.of_soft = static_cast<S>(upstream * opt.weight_soft * share);
+    of.of_hard = static_cast<S>(upstream * opt.weight_hard * share);
+    of.vocab = call.student.w.rows;
+    of.width = opt.padding == teacher_padding::drop_teacher ? of.vocab : call.teacher.vocab();
+    of.pad = opt.padding == teacher_padding::neg_inf ? -std::numeric_limits<S>::infinity() : S(0);
+    of.ignored = opt.ignore_index;
+    of.mask_soft = opt.mask_soft;
+    of.gradient = call.out.any();
   }
 };
 }  // namespace TIGON_ABI

@@ -123,6 +123,59 @@ void clear_parameters(const linear_gradients<T>& out, context& ctx) {
   if (out.dbias.data() != nullptr) clear_matrix<B>(as_row(out.dbias), ctx);
 }
 
+/// What a layer by chunks keeps beside logits: its bias in A, and sums over the chunks of dw, if it is summed, and of dbias. R:
+/// the backend of rows.
+template <class R, layer_types T>
+class layer_sums {
+ public:
+  using A = accumulator_t<T>;
+  using sums = chunk_sums<R, A>;
+  static constexpr bool wide = std::same_as<weight_gradient_t<T>, A>;  ///< dw itself takes the sums
+  vector_view<A> bias;
+  sums dw, dbias;
+
+  layer_sums(workspace::frame& frame, const linear_layer<T>& head, const linear_gradients<T>& out, std::size_t chunks,
+             bool sums_dw, context& ctx) {
+    const std::size_t vocab = head.w.rows;
+    if (head.bias.data() != nullptr) {
+      bias = {frame.template take<A>(vocab), vocab};
+      round_sums<R, A>(as_row(bias), as_row(head.bias), false, ctx);
+    }
+    const bool add = out.mode == gradient::accumulate;
+    if (sums_dw) {
+      dw = sums(frame, vocab * head.w.cols, chunks, wide);
+      if constexpr (wide)
+        dw.begin(vocab, head.w.cols, out.dw, add);
+      else
+        dw.begin(vocab, head.w.cols, {}, add);
+    }
+    if (out.dbias.data() != nullptr) {  // apart from dbias itself, because it is short
+      dbias = sums(frame, vocab, chunks, false);
+      dbias.begin(1, vocab, {}, add);
+    }
+  }
+  /// After the last chunk, if there was `any`; without one the gradients are zeros.
+  void finish(const linear_gradients<T>& out, bool any, context& ctx) {
+    const bool add = out.mode == gradient::accumulate;
+    if (!any) return clear_parameters<R>(out, ctx);
+    if (dw) dw.finish(out.dw, add, ctx);
+    if (dbias) dbias.finish(as_row(out.dbias), add, ctx);
+  }
+  /// The share of d in dbias.
+  template <class D>
+  void add_bias(matrix_view<D> d, context& ctx) {
+    if (!dbias) return;
+    const auto [to, more] = dbias.next(ctx);
+    sum_columns<R>(d, vector_view<A>{to.data, to.cols}, more ? gradient::accumulate : gradient::overwrite, ctx);
+  }
+  /// Bytes that it takes for a bias, and for both gradients where they are trained.
+  static std::size_t bytes(std::size_t hidden, std::size_t vocab, std::size_t chunks, bool trains) {
+    if (!trains) return workspace::bytes_for<A>(vocab);
+    return workspace::bytes_for<A>(vocab) + sums::bytes(vocab, chunks, false) +
+           sums::bytes(workspace::product(vocab, hidden), chunks, wide);
+  }
+};
+
 /// Logits of one chunk of rows after the other, and from the gradient D of the logits:
 ///   dx = D w,   dw = D^T x,   db[j] = sum_i D[i,j]
 /// Sums over the chunks are f32 (f64 for f64), rounded once by finish(); for any number of chunks the error is that of a
@@ -133,50 +186,32 @@ class chunked_linear {
  public:
   using A = accumulator_t<T>;
   using X = input_t<T>;
+  using D = A;  ///< of the gradient of logits
 
   /// `chunk`: most rows of a chunk, as of which all products are cut; `chunks`: most calls of backward.
   chunked_linear(workspace::frame& frame, linear_layer<T> head, linear_gradients<T> out, std::size_t chunk,
                  std::size_t chunks, context& ctx)
-      : head_(head), out_(out), ctx_(ctx), chunk_(chunk) {
-    const std::size_t vocab = head.w.rows;
-    if (head.bias.data() != nullptr) {
-      bias_ = {frame.template take<A>(vocab), vocab};
-      round_sums<row_backend<B>, A>(as_row(bias_), as_row(head.bias), false, ctx);
-    }
-    // dw itself where it is wide enough, db always apart because it is short.
-    const bool add = out.mode == gradient::accumulate;
-    if (out.dw.data != nullptr) {
-      dw_ = sums(frame, vocab * head.w.cols, chunks, wide);
-      if constexpr (wide)
-        dw_.begin(vocab, head.w.cols, out.dw, add);
-      else
-        dw_.begin(vocab, head.w.cols, {}, add);
-    }
-    if (out.dbias.data() != nullptr) {
-      dbias_ = sums(frame, vocab, chunks, false);
-      dbias_.begin(1, vocab, {}, add);
-    }
-  }
+      : head_(head),
+        out_(out),
+        ctx_(ctx),
+        chunk_(chunk),
+        sums_(frame, head, out, chunks, out.dw.data != nullptr, ctx) {}
 
   /// z = x w^T + bias for rows [begin, begin + z.rows) of x.
   void logits(std::size_t begin, matrix_view<A> z) const {
-    linear_product<B>(head_.x.rows_from(begin, z.rows), head_.w, head_.packed.logits, z, in_vector<A>(bias_),
+    linear_product<B>(head_.x.rows_from(begin, z.rows), head_.w, head_.packed.logits, z, in_vector<A>(sums_.bias),
                       {.b = transpose::yes, .cut_as = {.rows = chunk_}}, ctx_);
   }
 
   /// The gradients of rows [begin, begin + d.rows) from the gradient d of their logits; dx last, which may be x. A row of
   /// zeros in d contributes nothing and has a dx of zeros, whatever x and w hold.
   void backward(std::size_t begin, matrix_view<A> d) {
-    if (dw_) {
-      const auto [to, more] = dw_.next(ctx_);
+    if (sums_.dw) {
+      const auto [to, more] = sums_.dw.next(ctx_);
       share_product<B, A, X>(d, head_.x.rows_from(begin, d.rows), to,
                              {.beta = more ? 1.0 : 0.0, .a = transpose::yes, .cut_as = {.depth = chunk_}}, ctx_);
     }
-    if (dbias_) {
-      const auto [to, more] = dbias_.next(ctx_);
-      sum_columns<row_backend<B>>(d, vector_view<A>{to.data, to.cols},
-                                  more ? gradient::accumulate : gradient::overwrite, ctx_);
-    }
+    sums_.add_bias(d, ctx_);
     if (out_.dx.data != nullptr) {
       const matrix_view<X> dx = out_.dx.rows_from(begin, d.rows);
       linear_product<B>(d, head_.w, head_.packed.gradient, dx, in_vector<X>{}, {.cut_as = {.rows = chunk_}}, ctx_);
@@ -186,23 +221,14 @@ class chunked_linear {
   }
 
   /// dw and dbias, after the last chunk. Without a chunk they are zeros.
-  void finish() {
-    const bool add = out_.mode == gradient::accumulate;
-    if (first_) return clear_parameters<row_backend<B>>(out_, ctx_);
-    if (dw_) dw_.finish(out_.dw, add, ctx_);
-    if (dbias_) dbias_.finish(as_row(out_.dbias), add, ctx_);
-  }
+  void finish() { sums_.finish(out_, !first_, ctx_); }
 
  private:
-  static constexpr bool wide = std::same_as<weight_gradient_t<T>, A>;
-  using sums = chunk_sums<row_backend<B>, A>;
-
   linear_layer<T> head_;
   linear_gradients<T> out_;
   context& ctx_;
   std::size_t chunk_;
-  vector_view<A> bias_;
-  sums dw_, dbias_;
+  layer_sums<row_backend<B>, T> sums_;
   bool first_ = true;
 };
 
@@ -228,11 +254,7 @@ std::size_t chunked_linear_workspace(std::size_t hidden, std::size_t vocab, std:
   const std::size_t inner = std::max({between, gemm_workspace<B, X, W, A>(chunk, vocab, hidden, workers),
                                       gemm_workspace<B, A, W, X>(chunk, hidden, vocab, workers),
                                       trains ? parameter_workspace<B, X>(chunk, hidden, vocab, workers) : 0});
-  using sums = chunk_sums<row_backend<B>, A>;
-  const std::size_t bytes = inner + workspace::bytes_for<A>(vocab);
-  if (!trains) return bytes;
-  return bytes + sums::bytes(vocab, chunks, false) +
-         sums::bytes(workspace::product(vocab, hidden), chunks, std::same_as<weight_gradient_t<T>, A>);
+  return inner + layer_sums<row_backend<B>, T>::bytes(hidden, vocab, chunks, trains);
 }
 
 }  // namespace TIGON_ABI

@@ -6,23 +6,45 @@
 #include <tigon/losses/linear/chunked_linear.hpp>
 #include <tigon/rows/row.hpp>
 
+namespace tigon::op {
+struct fused_linear_preference;
+}  // namespace tigon::op
+
 namespace tigon::detail {
 inline namespace TIGON_ABI {
+
+/// A layer by chunks of rows. A backend whose memory is elsewhere has it and copies of rows beside its losses on sequences.
+template <class B, layer_types T, bool on_host>
+struct find_linear_chunks {
+  using type = chunked_linear<B, T>;
+};
+template <class B, layer_types T>
+struct find_linear_chunks<B, T, false> {
+  using type = typename kernel_for<op::fused_linear_preference, B>::template linear_chunks<B, T>;
+};
+template <class B, layer_types T>
+using linear_chunks_of = typename find_linear_chunks<B, T, host_memory<B>>::type;
 
 /// to: rows row[0], ..., row[to.rows - 1] of from.
 template <class B, class A, element From, element T>
 void gather_rows(matrix_view<const From> from, const std::size_t* row, matrix_view<T> to, context& ctx) {
-  for_rows<B, A>(ctx, to.rows, to.cols, [=] TIGON_FN(auto r) {
-    r.map(reads(vector_view<const From>{from.row(row[r.i]), r.cols}), writes(to), [](auto v) { return v; });
-  });
+  if constexpr (!host_memory<B>)
+    kernel_for<op::fused_linear_preference, B>::copy_rows(from, row, to, nullptr, ctx);
+  else
+    for_rows<B, A>(ctx, to.rows, to.cols, [=] TIGON_FN(auto r) {
+      r.map(reads(vector_view<const From>{from.row(row[r.i]), r.cols}), writes(to), [](auto v) { return v; });
+    });
 }
 
 /// Rows row[0], ..., row[from.rows - 1] of to: those of from.
 template <class B, class A, element From, element T>
 void scatter_rows(matrix_view<const From> from, const std::size_t* row, matrix_view<T> to, context& ctx) {
-  for_rows<B, A>(ctx, from.rows, to.cols, [=] TIGON_FN(auto r) {
-    r.map(reads(from), writes(vector_view<T>{to.row(row[r.i]), r.cols}), [](auto v) { return v; });
-  });
+  if constexpr (!host_memory<B>)
+    kernel_for<op::fused_linear_preference, B>::copy_rows(from, nullptr, to, row, ctx);
+  else
+    for_rows<B, A>(ctx, from.rows, to.cols, [=] TIGON_FN(auto r) {
+      r.map(reads(from), writes(vector_view<T>{to.row(row[r.i]), r.cols}), [](auto v) { return v; });
+    });
 }
 
 /// to: the chosen rows of from, from the begin-th on.
@@ -42,6 +64,9 @@ class gathered_linear {
   using A = accumulator_t<T>;
   using X = input_t<T>;
   using W = weight_t<T>;
+  using layer_type = linear_chunks_of<B, T>;
+  /// Of the gradient of logits, which is where they are.
+  using D = typename layer_type::D;
 
   /// At most `rows` rows are gathered at a time, for products that are cut as those of `chunk`; `chunks`: most calls of
   /// backward.
@@ -70,11 +95,16 @@ class gathered_linear {
   }
 
   /// The gradients from that of the logits that were computed last.
-  void backward(const std::size_t* row, matrix_view<A> d) {
+  void backward(const std::size_t* row, matrix_view<D> d) {
     layer_.backward(0, d);
     if (to_.data != nullptr)
       scatter_rows<row_backend<B>, A>(matrix_view<const X>(dx_.rows_from(0, d.rows)), row, to_, ctx_);
   }
+
+  /// The rows whose logits were computed last, w and the bias.
+  matrix_view<const X> rows() const { return x_; }
+  matrix_view<const W> w() const { return w_; }
+  std::span<const W> bias() const { return bias_; }
 
   /// One logit of the i-th of the rows whose logits were computed last, in f64.
   double logit(std::size_t i, std::size_t column) const {
@@ -95,7 +125,7 @@ class gathered_linear {
   matrix_view<X> to_;
   context& ctx_;
   matrix_view<X> x_, dx_;
-  chunked_linear<B, T> layer_;
+  layer_type layer_;
 };
 
 /// Bytes that gathered_linear takes for chunks of `chunk` of `rows` rows, with all gradients, or those of x alone, a
@@ -105,6 +135,9 @@ template <class B, layer_types T>
 std::size_t gathered_linear_workspace(std::size_t rows, std::size_t hidden, std::size_t vocab, std::size_t chunk,
                                       const context& ctx, std::size_t between, parameters of = parameters::trained) {
   using layer = gathered_linear<B, T>;
+  if constexpr (!host_memory<B>)
+    return 2 * workspace::bytes_for<input_t<T>>(chunk, hidden) +
+           linear_chunks_of<B, T>::bytes(hidden, vocab, chunk, layer::most_chunks(rows, chunk), of);
   return 2 * workspace::bytes_for<input_t<T>>(chunk, hidden) +
          chunked_linear_workspace<B, T>(hidden, vocab, chunk, layer::most_chunks(rows, chunk), ctx, between, of);
 }

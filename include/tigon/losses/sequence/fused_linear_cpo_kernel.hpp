@@ -13,7 +13,7 @@ inline namespace TIGON_ABI {
 struct cpo_pair {
   double beta, label_smoothing, margin = 0;
 
-  pair_value operator()(const preference_pair& p) const {
+  TIGON_EITHER_SIDE pair_value operator()(const preference_pair& p) const {
     const double u = beta * (p.chosen - p.rejected) - margin, e = label_smoothing;
     const auto share = [](double part, double v) { return part == 0 ? 0 : part * v; };  // 0 times infinity
     const double d = beta * (e * logistic(u) - (1 - e) * logistic(-u));

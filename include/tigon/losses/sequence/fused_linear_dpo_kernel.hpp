@@ -10,7 +10,7 @@ namespace tigon {
 namespace detail {
 inline namespace TIGON_ABI {
 /// KL of a Bernoulli distribution with probability s(u) from one with s(v), without a difference of large numbers.
-inline double coin_divergence(double u, double v) {
+TIGON_EITHER_SIDE inline double coin_divergence(double u, double v) {
   double delta = u - v;
   const auto term = [](double p, double log_p) { return p == 0 ? 0 : p * log_p; };
   if (!(std::abs(delta) < 0.1)) {
@@ -29,7 +29,7 @@ inline double coin_divergence(double u, double v) {
 struct dpo_pair {
   fused_linear_dpo_options opt;
 
-  pair_value operator()(const preference_pair& p) const {
+  TIGON_EITHER_SIDE pair_value operator()(const preference_pair& p) const {
     const double beta = opt.beta, e = opt.label_smoothing, xi = p.chosen_ratio, nu = p.rejected_ratio;
     const double u = beta * (xi - nu), half = 1 / (2 * beta);
     const auto of_u = [](double value, double d) { return pair_value{value, d, -d}; };

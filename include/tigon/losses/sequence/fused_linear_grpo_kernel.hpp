@@ -3,7 +3,7 @@
 #define TIGON_LOSSES_SEQUENCE_FUSED_LINEAR_GRPO_KERNEL_HPP
 
 #include <tigon/losses/sequence/fused_linear_grpo_options.hpp>
-#include <tigon/losses/sequence/policy.hpp>
+#include <tigon/losses/sequence/grpo_loss_options.hpp>
 #include <tigon/losses/sequence/sequence_kernel.hpp>
 
 namespace tigon {

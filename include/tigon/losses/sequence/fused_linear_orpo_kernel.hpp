@@ -12,7 +12,7 @@ inline namespace TIGON_ABI {
 struct orpo_pair {
   double beta;
 
-  pair_value operator()(const preference_pair& p) const {
+  TIGON_EITHER_SIDE pair_value operator()(const preference_pair& p) const {
     const auto rest = [](double logp) {
       return std::max(-std::expm1(logp), double{std::numeric_limits<float>::min()});
     };

@@ -24,7 +24,7 @@ std::size_t fused_linear_preference_workspace(std::size_t pairs, std::size_t len
                                               const context& ctx = default_context<B>(),
                                               parameters of = parameters::trained) {
   return detail::sequence_workspace<B, T>(pairs, 2, length, hidden, vocab, reference_hidden, {true, of}, ctx) +
-         detail::logit_sums<B, T>::bytes(hidden);
+         detail::bytes_of_logit_sums<B, T>(hidden) + detail::sums_of_sequences<B>(pairs);
 }
 
 namespace detail {
@@ -40,23 +40,25 @@ struct pair_arguments {
   const reference_model<T>& reference;
 };
 
-/// What all of them do; `kernel` is the kernel of the operator.
+/// Whether the nll has targets of its own.
+inline bool has_own_nll(const preference_batch& batch) { return batch.nll_target.bytes().data != nullptr; }
+
+/// The checks of all of them.
 template <class B, layer_types T>
-void pair_door(std::string_view op, void (*kernel)(const sequence_call<T>&, context&), const pair_terms& terms,
-               const pair_arguments<T>& of, context& ctx) {
+void check_pairs(std::string_view op, const pair_terms& terms, const pair_arguments<T>& of, const context& ctx) {
   const linear_layer<T>& head = of.layer;
   const token_ids &target = of.batch.target, &nll_target = of.batch.nll_target;
   const preference_results<accumulator_t<T>>& out = of.to;
   const preference_options& opt = of.opt;
   const reference_model<T>& reference = of.reference;
   using A = accumulator_t<T>;
-  const std::size_t pairs = target.rows / 2, length = target.cols, rows = head.x.rows, vocab = head.w.rows;
+  const std::size_t pairs = target.rows / 2, length = target.cols;
   if (target.rows == 0 || target.rows % 2 != 0)
     fail_argument(error_code::shape, op, "target", "of " + std::to_string(target.rows) + " sequences",
                   "an even number of at least 2");
   arguments args(op);
   declare_sequences<B>(args, op, head, reference, target);
-  const bool own_nll = nll_target.bytes().data != nullptr;
+  const bool own_nll = has_own_nll(of.batch);
   if (own_nll && (nll_target.cols != length || (nll_target.rows != pairs && nll_target.rows != 2 * pairs)))
     fail_argument(error_code::shape, op, "nll_target", shape_text(nll_target.rows, nll_target.cols),
                   shape_text(pairs, length));
@@ -80,14 +82,29 @@ void pair_door(std::string_view op, void (*kernel)(const sequence_call<T>&, cont
   args.made<A>("upstream alpha over the nll_denominator",
                opt.upstream * opt.alpha / (opt.nll_denominator != 0 ? opt.nll_denominator : 1));
   expect_softcap(args, opt.softcap, "chosen_logits_mean", out.chosen_logits_mean, out.rejected_logits_mean);
-  expect_ids(op, "target", target, vocab, opt.ignore_index);
-  if (own_nll) expect_ids(op, "nll_target", nll_target, vocab, opt.ignore_index);
+  if constexpr (host_memory<B>) {
+    expect_ids(op, "target", target, head.w.rows, opt.ignore_index);
+    if (own_nll) expect_ids(op, "nll_target", nll_target, head.w.rows, opt.ignore_index);
+  }
   ctx.workspace().expect(
-      op, fused_linear_preference_workspace<B, T>(pairs, length, head.x.cols, vocab, reference.layer.w.cols, ctx,
+      op, fused_linear_preference_workspace<B, T>(pairs, length, head.x.cols, head.w.rows, reference.layer.w.cols, ctx,
                                                   of.gradients.of_weights()));
+}
 
+/// What all of them do on CPUs; `kernel` is the kernel of the operator.
+template <class B, layer_types T>
+void run_pairs(std::string_view op, void (*kernel)(const sequence_call<T>&, context&), pair_loss f,
+               const pair_terms& terms, const pair_arguments<T>& of, context& ctx) {
+  const linear_layer<T>& head = of.layer;
+  const token_ids &target = of.batch.target, &nll_target = of.batch.nll_target;
+  const preference_results<accumulator_t<T>>& out = of.to;
+  const preference_options& opt = of.opt;
+  const reference_model<T>& reference = of.reference;
+  using A = accumulator_t<T>;
+  check_pairs<B, T>(op, terms, of, ctx);
+  const std::size_t pairs = target.rows / 2, length = target.cols, rows = head.x.rows, vocab = head.w.rows;
   workspace::frame frame(ctx.workspace());
-  const bool second = terms.nll && own_nll;
+  const bool second = terms.nll && has_own_nll(of.batch);
   const sequence_tokens<A> tokens(frame, pairs, 2, length, second, reference.layer.w.data != nullptr);
   const auto id = [&](const token_ids& ids, std::size_t i) {
     const std::int64_t t = ids(i / length, i % length);
@@ -98,7 +115,8 @@ void pair_door(std::string_view op, void (*kernel)(const sequence_call<T>&, cont
   tokens.list([&](std::size_t i) { return id(target, i); },
               [&](std::size_t i) { return i < pairs * length ? id(nll_target, i) : -1; });
   pair_losses<A> losses{
-      {tokens, target, opt.ignore_index, terms.average, reference.logps}, nll_target, terms, opt, out};
+      {{tokens, target, opt.ignore_index, terms.average, reference.logps}, nll_target, terms.beta, terms.nll, opt, out},
+      f};
   const double m = opt.nll_denominator != 0 ? opt.nll_denominator : static_cast<double>(nll_count);
   losses.per_pair = 1 / (opt.denominator != 0 ? opt.denominator : static_cast<double>(pairs));
   const double per_nll = terms.nll && m != 0 ? 1 / m : 0;
@@ -122,6 +140,16 @@ void pair_door(std::string_view op, void (*kernel)(const sequence_call<T>&, cont
     return half == 0 ? 0 : sum / (static_cast<double>(half) * static_cast<double>(vocab));
   };
   put(out.chosen_logits_mean, 0, mean_of(0)), put(out.rejected_logits_mean, 0, mean_of(half));
+}
+
+/// The same on backend B: where its memory is elsewhere f is an object that the device calls.
+template <class B, layer_types T, class F>
+void pair_door(std::string_view op, void (*kernel)(const sequence_call<T>&, context&), const F& f,
+               const pair_terms& terms, const pair_arguments<T>& of, context& ctx) {
+  if constexpr (host_memory<B>)
+    run_pairs<B, T>(op, kernel, f, terms, of, ctx);
+  else
+    kernel_for<op::fused_linear_preference, B>::template pairs<B, T>(op, kernel, f, terms, of, ctx);
 }
 }  // namespace TIGON_ABI
 }  // namespace detail

@@ -69,52 +69,67 @@ struct preference_results {
 
 namespace detail {
 inline namespace TIGON_ABI {
-/// A pair loss with the numbers it needs.
+/// The numbers that a pair loss comes with.
 struct pair_terms {
-  pair_loss f;
   double beta;
   bool nll, average;
 };
 
-/// From log-probabilities of tokens to the loss, the results and the tokens' u.
+/// What all pairs of a call share, with what becomes of one.
 template <class A>
-struct pair_losses {
+struct pair_rule {
   sequence_scores<A> score;
   token_ids nll_target;  ///< empty: no nll, or that of the target
-  pair_terms terms;
+  double beta;           ///< of the rewards
+  bool nll;
   preference_options opt;
   preference_results<A> out;
   double per_pair = 0, per_token = 0;  ///< 1 / P, alpha / M
+
+  TIGON_EITHER_SIDE void put(std::size_t b, const sequence_logp& c, const sequence_logp& r) const {
+    const auto to = [b](std::span<A> all, double v) {
+      if (all.data() != nullptr) all[b] = static_cast<A>(v);
+    };
+    to(out.chosen_logps, c.logp), to(out.rejected_logps, r.logp);
+    to(out.chosen_rewards, beta * c.ratio), to(out.rejected_rewards, beta * r.ratio);
+  }
+  /// u of token k, of which the pair gives `of_pair`, and the nll takes `of_nll` where it counts there; returns what it adds to minus the sum of the nll.
+  TIGON_EITHER_SIDE double put_u(std::size_t k, bool chosen, double of_pair, double of_nll) const {
+    const auto& t = score.tokens;
+    score.put_u(k, of_pair);
+    if (t.second_column != nullptr) {
+      const bool kept = chosen && nll_target(t.row[k] / t.length, t.row[k] % t.length) != opt.ignore_index;
+      t.second_u[k] = kept ? static_cast<A>(-of_nll) : A(0);
+      return kept ? t.second_logp[k] : 0;
+    }
+    if (!nll || !chosen || !score.counts(k)) return 0;
+    t.u[k] = static_cast<A>(of_pair - of_nll);
+    return t.logp[k];
+  }
+};
+
+/// From log-probabilities of tokens to the loss, the results and the tokens' u.
+template <class A>
+struct pair_losses : pair_rule<A> {
+  pair_loss f;
   double loss = 0, nll_sum = 0;
   std::array<double, 2> metrics{};
   std::int64_t empty = 0;
 
   TIGON_NOINLINE void operator()(std::size_t begin, std::size_t n) {
-    const auto& t = score.tokens;
-    const auto put = [](std::span<A> to, std::size_t b, double v) {
-      if (to.data() != nullptr) to[b] = static_cast<A>(v);
-    };
+    const auto& t = this->score.tokens;
     for (std::size_t b = begin; b < begin + n; ++b) {
-      const sequence_logp c = score(2 * b), r = score(2 * b + 1);
-      const pair_value v = terms.f({c.logp, r.logp, c.ratio, r.ratio, c.tokens, r.tokens});
-      loss += per_pair * v.loss;
-      for (std::size_t k = 0; k < metrics.size(); ++k) metrics[k] += per_pair * v.metrics[k];
+      const sequence_logp c = this->score(2 * b), r = this->score(2 * b + 1);
+      const pair_value v = f({c.logp, r.logp, c.ratio, r.ratio, c.tokens, r.tokens});
+      loss += this->per_pair * v.loss;
+      for (std::size_t k = 0; k < metrics.size(); ++k) metrics[k] += this->per_pair * v.metrics[k];
       empty += (c.empty ? 1 : 0) + (r.empty ? 1 : 0);
-      put(out.chosen_logps, b, c.logp), put(out.rejected_logps, b, r.logp);
-      put(out.chosen_rewards, b, terms.beta * c.ratio), put(out.rejected_rewards, b, terms.beta * r.ratio);
-      const double scale = per_pair * opt.upstream, nll = per_token * opt.upstream;
-      score.spread(2 * b, scale * v.dchosen / c.divisor);
-      score.spread(2 * b + 1, scale * v.drejected / r.divisor);
+      this->put(b, c, r);
+      const double scale = this->per_pair * this->opt.upstream, nll = this->per_token * this->opt.upstream;
+      const double of_chosen = scale * v.dchosen / c.divisor, of_rejected = scale * v.drejected / r.divisor;
       for (std::size_t k = t.first[2 * b]; k < t.first[2 * b + 2]; ++k) {
         const bool chosen = k < t.first[2 * b + 1];
-        if (t.second_column != nullptr) {
-          const bool kept = chosen && nll_target(t.row[k] / t.length, t.row[k] % t.length) != opt.ignore_index;
-          t.second_u[k] = kept ? static_cast<A>(-nll) : A(0);
-          if (kept) nll_sum -= t.second_logp[k];
-        } else if (terms.nll && chosen) {
-          t.u[k] = static_cast<A>(scale * v.dchosen / c.divisor - nll);
-          nll_sum -= t.logp[k];
-        }
+        nll_sum -= this->put_u(k, chosen, chosen ? of_chosen : of_rejected, nll);
       }
     }
   }

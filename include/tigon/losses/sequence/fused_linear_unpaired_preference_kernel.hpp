@@ -25,14 +25,13 @@ std::size_t fused_linear_unpaired_preference_workspace(std::size_t sequences, st
                                                        const context& ctx = default_context<B>(),
                                                        parameters of = parameters::trained) {
   return detail::sequence_workspace<B, T>(sequences, 1, length, hidden, vocab, reference_hidden, {false, of}, ctx) +
-         detail::logit_sums<B, T>::bytes(hidden);
+         detail::bytes_of_logit_sums<B, T>(hidden) + detail::sums_of_sequences<B>(sequences);
 }
 
 namespace detail {
 inline namespace TIGON_ABI {
-/// An unpaired loss with the numbers it needs.
+/// The numbers that an unpaired loss comes with.
 struct unpaired_terms {
-  sequence_loss f;
   double beta;
   bool average;
 };
@@ -49,10 +48,10 @@ struct unpaired_arguments {
   std::span<const accumulator_t<T>> kl{};  ///< of kto: one number, one a sequence, or none
 };
 
-/// What all of them do; `kernel` is the kernel of the operator.
+/// The checks of all of them.
 template <class B, layer_types T>
-void unpaired_door(std::string_view op, void (*kernel)(const sequence_call<T>&, context&), const unpaired_terms& terms,
-                   const unpaired_arguments<T>& of, context& ctx) {
+void check_unpaired(std::string_view op, const unpaired_terms& terms, const unpaired_arguments<T>& of,
+                    const context& ctx) {
   const linear_layer<T>& head = of.layer;
   const token_ids& target = of.batch.target;
   const std::span<const std::uint8_t> desirable = of.batch.desirable;
@@ -83,11 +82,25 @@ void unpaired_door(std::string_view op, void (*kernel)(const sequence_call<T>&, 
   args.denominator<A>(opt.denominator);
   args.made<A>("upstream over the denominator", opt.upstream / (opt.denominator != 0 ? opt.denominator : 1));
   expect_softcap(args, opt.softcap, "chosen_logits_sum", out.chosen_logits_sum, out.rejected_logits_sum);
-  expect_ids(op, "target", target, head.w.rows, opt.ignore_index);
+  if constexpr (host_memory<B>) expect_ids(op, "target", target, head.w.rows, opt.ignore_index);
   ctx.workspace().expect(
       op, fused_linear_unpaired_preference_workspace<B, T>(sequences, length, head.x.cols, head.w.rows,
                                                            reference.layer.w.cols, ctx, of.gradients.of_weights()));
+}
 
+/// What all of them do on CPUs; `kernel` is the kernel of the operator.
+template <class B, layer_types T>
+void run_unpaired(std::string_view op, void (*kernel)(const sequence_call<T>&, context&), sequence_loss f,
+                  const unpaired_terms& terms, const unpaired_arguments<T>& of, context& ctx) {
+  const linear_layer<T>& head = of.layer;
+  const token_ids& target = of.batch.target;
+  const std::span<const std::uint8_t> desirable = of.batch.desirable;
+  const unpaired_results<accumulator_t<T>>& out = of.to;
+  const unpaired_options& opt = of.opt;
+  const reference_model<T>& reference = of.reference;
+  using A = accumulator_t<T>;
+  check_unpaired<B, T>(op, terms, of, ctx);
+  const std::size_t sequences = target.rows, length = target.cols;
   workspace::frame frame(ctx.workspace());
   const sequence_tokens<A> tokens(frame, sequences, 1, length, false, reference.layer.w.data != nullptr);
   const auto id = [&](std::size_t i) {
@@ -96,13 +109,13 @@ void unpaired_door(std::string_view op, void (*kernel)(const sequence_call<T>&, 
   };
   tokens.list(id, id);
   const double count = opt.denominator != 0 ? opt.denominator : static_cast<double>(sequences);
-  unpaired_losses<A> losses{{tokens, target, opt.ignore_index, terms.average, reference.logps},
-                            desirable,
-                            terms.f,
-                            beta,
-                            count == 0 ? 0 : 1 / count,
-                            opt.upstream,
-                            out};
+  unpaired_losses<A> losses{{{tokens, target, opt.ignore_index, terms.average, reference.logps},
+                             desirable,
+                             terms.beta,
+                             count == 0 ? 0 : 1 / count,
+                             opt.upstream,
+                             out},
+                            f};
   kernel({head, of.gradients, reference.layer, tokens, 1.0, losses, opt.softcap}, ctx);
 
   const auto put = [](std::span<A> to, double v) {
@@ -117,6 +130,16 @@ void unpaired_door(std::string_view op, void (*kernel)(const sequence_call<T>&, 
   double logits[2] = {};
   for (std::size_t b = 0; b < sequences; ++b) sums.add(b * length, length, logits[desirable[b] != 0]);
   put(out.chosen_logits_sum, logits[1]), put(out.rejected_logits_sum, logits[0]);
+}
+
+/// The same on backend B: where its memory is elsewhere f is an object that the device calls.
+template <class B, layer_types T, class F>
+void unpaired_door(std::string_view op, void (*kernel)(const sequence_call<T>&, context&), const F& f,
+                   const unpaired_terms& terms, const unpaired_arguments<T>& of, context& ctx) {
+  if constexpr (host_memory<B>)
+    run_unpaired<B, T>(op, kernel, f, terms, of, ctx);
+  else
+    kernel_for<op::fused_linear_unpaired_preference, B>::template sequences<B, T>(op, kernel, f, terms, of, ctx);
 }
 }  // namespace TIGON_ABI
 }  // namespace detail

@@ -62,28 +62,38 @@ struct unpaired_results {
 
 namespace detail {
 inline namespace TIGON_ABI {
-/// From log-probabilities of tokens to the loss, the results and the tokens' u.
+/// What all sequences of a call share, with what becomes of one.
 template <class A>
-struct unpaired_losses {
+struct unpaired_rule {
   sequence_scores<A> score;
   std::span<const std::uint8_t> desirable;
-  sequence_loss f;
   double beta, per_sequence, upstream;
   unpaired_results<A> out;
+
+  TIGON_EITHER_SIDE bool liked(std::size_t b) const { return desirable[b] != 0; }
+  TIGON_EITHER_SIDE void put(std::size_t b, const sequence_logp& s) const {
+    if (out.logps.data() != nullptr) out.logps[b] = static_cast<A>(s.logp);
+    if (out.rewards.data() != nullptr) out.rewards[b] = static_cast<A>(beta * s.ratio);
+  }
+};
+
+/// From log-probabilities of tokens to the loss, the results and the tokens' u.
+template <class A>
+struct unpaired_losses : unpaired_rule<A> {
+  sequence_loss f;
   double loss = 0, logps[2] = {}, rewards[2] = {};  ///< of the others, of the desirable
   std::int64_t empty = 0;
 
   TIGON_NOINLINE void operator()(std::size_t begin, std::size_t n) {
     for (std::size_t b = begin; b < begin + n; ++b) {
-      const bool liked = desirable[b] != 0;
-      const sequence_logp s = score(b);
-      const sequence_value v = f({b, liked, s.logp, s.ratio});
-      loss += per_sequence * v.loss;
-      logps[liked] += s.logp, rewards[liked] += beta * s.ratio;
+      const bool is_liked = this->liked(b);
+      const sequence_logp s = this->score(b);
+      const sequence_value v = f({b, is_liked, s.logp, s.ratio});
+      loss += this->per_sequence * v.loss;
+      logps[is_liked] += s.logp, rewards[is_liked] += this->beta * s.ratio;
       empty += s.empty ? 1 : 0;
-      if (out.logps.data() != nullptr) out.logps[b] = static_cast<A>(s.logp);
-      if (out.rewards.data() != nullptr) out.rewards[b] = static_cast<A>(beta * s.ratio);
-      score.spread(b, per_sequence * upstream * v.dlogp / s.divisor);
+      this->put(b, s);
+      this->score.spread(b, this->per_sequence * this->upstream * v.dlogp / s.divisor);
     }
   }
 };

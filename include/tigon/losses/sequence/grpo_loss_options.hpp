@@ -14,6 +14,15 @@ struct grpo_loss {
 
 namespace detail {
 inline namespace TIGON_ABI {
+/// Bytes that a backend takes for sums of its own over the tokens of sequences.
+template <class B>
+constexpr std::size_t policy_workspace(std::size_t rows, std::size_t batch) {
+  if constexpr (host_memory<B>)
+    return 0;
+  else
+    return kernel_for<op::grpo_loss, B>::policy_workspace(rows, batch);
+}
+
 /// logp of every row that has a column, in f64: what the parts of lse hold is more than one f32 number does.
 template <class B, element T, class A = accumulator_t<T>>
 void log_probabilities(matrix_view<const T> logits, const std::int64_t* column, const lse_parts<A>* lse,

@@ -11,7 +11,7 @@ namespace detail {
 inline namespace TIGON_ABI {
 
 /// exp(d) - 1 - d without cancellation.
-inline double phi(double d) {
+TIGON_EITHER_SIDE inline double phi(double d) {
   if (math::abs(d) >= 0.25) return math::expm1(d) - d;
   double sum = 0;
   for (int k = 13; k >= 2; --k) sum = (1 + sum) * d / k;
@@ -19,15 +19,23 @@ inline double phi(double d) {
 }
 
 /// rho * a, which is 0 for a = 0 and an infinite ratio.
-inline double times(double rho, double a) { return a == 0 && !math::is_nan(rho) ? 0 : rho * a; }
+TIGON_EITHER_SIDE inline double times(double rho, double a) { return a == 0 && !math::is_nan(rho) ? 0 : rho * a; }
 
-inline double clamp(double v, double low, double high) { return v < low ? low : v > high ? high : v; }
+TIGON_EITHER_SIDE inline double clamp(double v, double low, double high) { return v < low ? low : v > high ? high : v; }
 
+/// What a sequence's own numbers are made of: sums over its tokens that count.
+struct policy_sums {
+  double count = 0;
+  double log_ratio = 0;  ///< of r; gmpo: of the clipped r
+  double clamped = 0;    ///< vespo: of r within 20 of 0
+  double weight = 0;     ///< vespo: of the logarithm of the sampling ratio
+};
 /// A sequence's own numbers.
 struct policy_sequence {
   double count = 0;      ///< n_b
   double log_ratio = 0;  ///< mean of r; gmpo: of the clipped r
   double weight = 1;     ///< vespo's
+  double tokens = 0;     ///< sum of the mask, of all sequences
 };
 
 /// A token's loss, and its derivative by the token's log-probability: by itself, and through the ratio of a sequence.
@@ -54,52 +62,71 @@ struct policy {
   const double* made_reference = nullptr;  ///< of every row, instead of in.ref_logp
   double tokens = 0;                       ///< sum of the mask
 
+  /// `count`: 0 for tokens that a device counts.
+  policy(const policy_batch<A>& batch, const policy_options& options, token_rows rows, const token_loss* own_loss,
+         double count)
+      : in(batch), opt(options), at(rows), function(own_loss), tokens(count) {}
   policy(const policy_batch<A>& batch, const policy_options& options, token_rows rows, const token_loss* own_loss)
-      : in(batch), opt(options), at(rows), function(own_loss) {
+      : policy(batch, options, rows, own_loss, 0) {
     for (std::size_t b = 0; b < at.batch; ++b)
       for (std::size_t t = 0; t < at.len; ++t) tokens += counts(b, t);
   }
+  /// For backend B, which may count tokens where they are.
+  template <class B>
+  static policy on(const policy_batch<A>& batch, const policy_options& options, token_rows rows,
+                   const token_loss* own_loss) {
+    if constexpr (host_memory<B>)
+      return policy(batch, options, rows, own_loss);
+    else
+      return policy(batch, options, rows, own_loss, 0);
+  }
 
-  bool counts(std::size_t b, std::size_t t) const { return !in.mask || in.mask(b, t) != 0; }
+  TIGON_EITHER_SIDE bool counts(std::size_t b, std::size_t t) const { return !in.mask || in.mask(b, t) != 0; }
   /// Masked tokens take part in the sum.
-  bool padded() const {
+  TIGON_EITHER_SIDE bool padded() const {
     return opt.reduce && opt.type == policy_loss::luspo && opt.luspo == luspo_reduction::padded &&
            (opt.level == importance::token || opt.beta != 0 || (in.sampling_ratio.data != nullptr && !of_sequence()));
   }
-  bool reads(std::size_t b, std::size_t t) const { return padded() || counts(b, t); }
-  bool by_token() const { return policy_by_token(opt); }
+  TIGON_EITHER_SIDE bool reads(std::size_t b, std::size_t t) const { return padded() || counts(b, t); }
+  TIGON_EITHER_SIDE bool by_token() const { return policy_by_token(opt); }
   /// One ratio for all tokens of a sequence.
-  bool by_sequence() const { return opt.level == importance::sequence || opt.type == policy_loss::gmpo; }
+  TIGON_EITHER_SIDE bool by_sequence() const {
+    return opt.level == importance::sequence || opt.type == policy_loss::gmpo;
+  }
 
-  policy_sequence sequence(std::size_t b, const double* logp) const {
+  /// Adds a token that counts.
+  TIGON_EITHER_SIDE void add(std::size_t b, std::size_t t, double logp, policy_sums& to) const {
+    ++to.count;
+    if (by_token()) return;
+    const double r = log_ratio(b, t, logp);
+    to.log_ratio += opt.type == policy_loss::gmpo ? clipped_log_ratio(b, r) : r;
+    to.clamped += clamp(r, -20, 20);
+    if (opt.type == policy_loss::vespo && in.sampling_ratio.data != nullptr && !of_sequence())
+      to.weight += log_omega(b, t);
+  }
+  TIGON_EITHER_SIDE policy_sequence sequence(std::size_t b, const policy_sums& of, double all_tokens) const {
     policy_sequence s;
-    double sum = 0, clamped = 0, weight = 0;
-    const double lowest = math::log(1e-8);
-    const auto log_omega = [&](std::size_t t) { return clamp(math::log(omega(b, t)), lowest, 20); };
-    const bool vespo = opt.type == policy_loss::vespo;
-    for (std::size_t t = 0; t < at.len; ++t) {
-      if (!counts(b, t)) continue;
-      ++s.count;
-      if (by_token()) continue;
-      const double r = log_ratio(b, t, logp[t]);
-      sum += opt.type == policy_loss::gmpo ? clipped_log_ratio(b, r) : r;
-      clamped += clamp(r, -20, 20);
-      if (vespo && in.sampling_ratio.data != nullptr && !of_sequence()) weight += log_omega(t);
-    }
-    s.log_ratio = sum / math::max(s.count, 1.0);
-    if (vespo) {
-      if (in.sampling_ratio.data != nullptr && of_sequence()) weight = log_omega(0);
+    s.count = of.count, s.tokens = all_tokens;
+    s.log_ratio = of.log_ratio / math::max(s.count, 1.0);
+    if (opt.type == policy_loss::vespo) {
+      const double weight = in.sampling_ratio.data != nullptr && of_sequence() ? log_omega(b, 0) : of.weight;
       const bool up = static_cast<double>(in.advantages[b]) >= 0;
       const double k = up ? opt.k_positive : opt.k_negative;
       const double lambda = math::max(up ? opt.lambda_positive : opt.lambda_negative, 1e-4);
-      const double total = clamp(clamped + weight, lowest, 20);
+      const double total = clamp(of.clamped + weight, math::log(1e-8), 20);
       s.weight = math::exp(lambda + k * total - lambda * math::exp(total));
       if (!(s.weight <= std::numeric_limits<double>::max())) s.weight = 0;
     }
     return s;
   }
+  policy_sequence sequence(std::size_t b, const double* logp) const {
+    policy_sums sums;
+    for (std::size_t t = 0; t < at.len; ++t)
+      if (counts(b, t)) add(b, t, logp == nullptr ? 0 : logp[t], sums);
+    return sequence(b, sums, tokens);
+  }
 
-  policy_term term(std::size_t b, std::size_t t, double logp, const policy_sequence& s) const {
+  TIGON_EITHER_SIDE policy_term term(std::size_t b, std::size_t t, double logp, const policy_sequence& s) const {
     const double a = static_cast<double>(in.advantages[b]);
     const bool of_sequence = by_sequence();
     double r = of_sequence ? s.log_ratio : log_ratio(b, t, logp);
@@ -166,18 +193,18 @@ struct policy {
   }
 
   /// What a token's loss is multiplied with in the sum.
-  double weight(std::size_t b, std::size_t t, const policy_sequence& s) const {
+  TIGON_EITHER_SIDE double weight(std::size_t b, std::size_t t, const policy_sequence& s) const {
     const double mu = counts(b, t), batch = static_cast<double>(at.batch), len = static_cast<double>(at.len);
     switch (opt.type) {
       case policy_loss::grpo:
       case policy_loss::gmpo:
       case policy_loss::sapo: return mu / (batch * math::max(s.count, 1.0));
-      case policy_loss::bnpo: return mu / math::max(tokens, 1.0);
+      case policy_loss::bnpo: return mu / math::max(s.tokens, 1.0);
       case policy_loss::dr_grpo: return mu / (batch * (opt.max_length > 0 ? opt.max_length : len));
       case policy_loss::luspo:
         if (padded()) return s.count / (batch * len);
         return opt.luspo == luspo_reduction::tokens ? mu * s.count / (batch * len) : mu / batch;
-      default: return mu / (opt.denominator > 0 ? opt.denominator : math::max(tokens, 1.0));
+      default: return mu / (opt.denominator > 0 ? opt.denominator : math::max(s.tokens, 1.0));
     }
   }
 
@@ -230,52 +257,64 @@ struct policy {
     return static_cast<A>(times(term(b, t, logp, sequences[b]).direct, of_token(b, t, sequences[b], upstream)));
   }
 
+  /// u of a token from its term, but for what it has through the ratio of its sequence, which is added to `through_ratio`.
+  TIGON_EITHER_SIDE A direct_gradient(std::size_t b, std::size_t t, double logp, const policy_sequence& s,
+                                      std::span<const A> upstream, double& through_ratio) const {
+    const policy_term v = term(b, t, logp, s);
+    const double of_loss = of_token(b, t, s, upstream);
+    through_ratio += times(v.through_ratio, of_loss);
+    return static_cast<A>(times(v.direct, of_loss));
+  }
+  /// u with what it has through the ratio.
+  TIGON_EITHER_SIDE A with_ratio(std::size_t b, std::size_t t, double logp, const policy_sequence& s, A u,
+                                 double through_ratio) const {
+    if (!counts(b, t) || !moves_ratio(b, t, logp)) return u;
+    return static_cast<A>(static_cast<double>(u) + through_ratio / math::max(s.count, 1.0));
+  }
+
   /// The same for tokens [first, last) of one sequence, which has to be all of it unless by_token().
   void gradient_of_tokens(std::size_t b, std::size_t first, std::size_t last, const double* logp,
                           std::span<const A> upstream, A* u) const {
     const policy_sequence s = sequence(b, logp);
     double through_ratio = 0;
     for (std::size_t t = first; t < last; ++t) {
-      u[t] = A(0);
-      if (!reads(b, t)) continue;
-      const policy_term v = term(b, t, logp[t], s);
-      const double of_loss = of_token(b, t, s, upstream);
-      u[t] = static_cast<A>(times(v.direct, of_loss));
-      through_ratio += times(v.through_ratio, of_loss);
+      u[t] = reads(b, t) ? direct_gradient(b, t, logp[t], s, upstream, through_ratio) : A(0);
     }
     if (!by_sequence()) return;
-    for (std::size_t t = first; t < last; ++t)
-      if (counts(b, t) && moves_ratio(b, t, logp[t]))
-        u[t] = static_cast<A>(static_cast<double>(u[t]) + through_ratio / math::max(s.count, 1.0));
+    for (std::size_t t = first; t < last; ++t) u[t] = with_ratio(b, t, logp[t], s, u[t], through_ratio);
   }
 
  private:
   /// d objective / d the token's loss.
-  double of_token(std::size_t b, std::size_t t, const policy_sequence& s, std::span<const A> upstream) const {
+  TIGON_EITHER_SIDE double of_token(std::size_t b, std::size_t t, const policy_sequence& s,
+                                    std::span<const A> upstream) const {
     if (!opt.reduce) return upstream.empty() ? 1.0 : static_cast<double>(upstream[b * at.len + t]);
     return weight(b, t, s) * (upstream.empty() ? 1.0 : static_cast<double>(upstream[0]));
   }
-  bool referenced() const { return made_reference != nullptr || in.ref_logp.data != nullptr; }
-  double reference(std::size_t b, std::size_t t) const {
+  TIGON_EITHER_SIDE bool referenced() const { return made_reference != nullptr || in.ref_logp.data != nullptr; }
+  TIGON_EITHER_SIDE double reference(std::size_t b, std::size_t t) const {
     return made_reference != nullptr ? made_reference[b * at.stride + t] : static_cast<double>(in.ref_logp.row(b)[t]);
   }
-  bool of_sequence() const { return in.sampling_ratio.cols == 1; }
-  double omega(std::size_t b, std::size_t t) const {
+  TIGON_EITHER_SIDE bool of_sequence() const { return in.sampling_ratio.cols == 1; }
+  TIGON_EITHER_SIDE double omega(std::size_t b, std::size_t t) const {
     if (in.sampling_ratio.data == nullptr) return 1;
     return static_cast<double>(in.sampling_ratio.row(b)[of_sequence() ? 0 : t]);
   }
+  TIGON_EITHER_SIDE double log_omega(std::size_t b, std::size_t t) const {
+    return clamp(math::log(omega(b, t)), math::log(1e-8), 20);
+  }
   /// gmpo: r, at most epsilon_high where A >= 0, at least -epsilon_low otherwise.
-  double clipped_log_ratio(std::size_t b, double r) const {
+  TIGON_EITHER_SIDE double clipped_log_ratio(std::size_t b, double r) const {
     if (static_cast<double>(in.advantages[b]) >= 0) return r > opt.epsilon_high ? opt.epsilon_high : r;
     return r < -opt.epsilon_low ? -opt.epsilon_low : r;
   }
   /// The ratio of the sequence depends on this token.
-  bool moves_ratio(std::size_t b, std::size_t t, double logp) const {
+  TIGON_EITHER_SIDE bool moves_ratio(std::size_t b, std::size_t t, double logp) const {
     if (opt.type != policy_loss::gmpo) return true;
     const double r = log_ratio(b, t, logp);
     return clipped_log_ratio(b, r) == r || math::is_nan(r);
   }
-  double log_ratio(std::size_t b, std::size_t t, double logp) const {
+  TIGON_EITHER_SIDE double log_ratio(std::size_t b, std::size_t t, double logp) const {
     if (in.old_logp.data == nullptr) return math::is_nan(logp) ? logp : 0;
     return logp - static_cast<double>(in.old_logp.row(b)[t]);
   }

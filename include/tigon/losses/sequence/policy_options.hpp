@@ -99,7 +99,7 @@ struct policy_call {
 };
 
 /// Each token's loss needs nothing of other tokens.
-inline bool policy_by_token(const policy_options& opt) {
+TIGON_EITHER_SIDE inline bool policy_by_token(const policy_options& opt) {
   return opt.level == importance::token && opt.type != policy_loss::vespo && opt.type != policy_loss::gmpo;
 }
 
@@ -137,11 +137,16 @@ TIGON_NOINLINE token_rows declare_policy(arguments& args, std::string_view op, c
               own != nullptr ? "own, for a function" : "own with a function alone");
   expect.option(opt.delta == 0 || !no_level, "delta", opt.delta, "0 for cispo, sapo, vespo and gmpo");
   expect.option(opt.beta == 0 || reference, "beta", opt.beta, "0 where there is no reference");
-  for (std::size_t b = 0; b < at.batch; ++b)
-    if (!(math::abs(static_cast<double>(in.advantages[b])) <= std::numeric_limits<double>::max()))
-      fail_argument(error_code::argument, op, "advantages[" + std::to_string(b) + "]",
-                    number_text(static_cast<double>(in.advantages[b])), "a finite number");
   return at;
+}
+/// Advantages are finite, where the host reads them; elsewhere one that is not makes its tokens NaN.
+template <class B, class A>
+void expect_finite_advantages(std::string_view op, std::span<const A> advantages) {
+  if constexpr (host_memory<B>)
+    for (std::size_t b = 0; b < advantages.size(); ++b)
+      if (!(math::abs(static_cast<double>(advantages[b])) <= std::numeric_limits<double>::max()))
+        fail_argument(error_code::argument, op, "advantages[" + std::to_string(b) + "]",
+                      number_text(static_cast<double>(advantages[b])), "a finite number");
 }
 
 /// Declares its results.

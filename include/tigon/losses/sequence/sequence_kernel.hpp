@@ -47,11 +47,12 @@ struct sequence_kernel {
     const std::size_t chunks = gathered_linear<B, T>::most_chunks(call.head.x.rows, chunk);
     gathered_linear<B, T> policy(frame, call.head, call.out, chunk, chunk, chunks, ctx),
         other(frame, call.reference, {}, chunk, chunk, 0, ctx);
-    if (call.out.dx.data != nullptr)
-      for_host_tasks<B>(ctx, t.sequences(), [&](std::size_t s, std::size_t) {
-        clear_other_rows(call.out.dx, t.first_row(s), t.first_row(s) + t.length, t.row + t.first[s],
-                         t.first[s + 1] - t.first[s]);
-      });
+    if constexpr (host_memory<B>)  // elsewhere all rows are listed
+      if (call.out.dx.data != nullptr)
+        for_host_tasks<B>(ctx, t.sequences(), [&](std::size_t s, std::size_t) {
+          clear_other_rows(call.out.dx, t.first_row(s), t.first_row(s) + t.length, t.row + t.first[s],
+                           t.first[s + 1] - t.first[s]);
+        });
 
     const scaled_logits how{call.temperature, call.softcap};
     const auto make_logps = [&](std::size_t k, std::size_t n) {
@@ -60,7 +61,8 @@ struct sequence_kernel {
         rows.logits(t.row + k, z);
         cap_logits<R, A>(z, call.softcap, ctx);
         rows_of_logits::template forward<R, A>(z, t.column + k, call.temperature, t.u + k, t.lse + k, ctx);
-        if constexpr (!std::same_as<A, double>) split<R, A>(z, t.lse + k, call.temperature, rest, large, ctx);
+        if constexpr (!std::same_as<A, double> && host_memory<B>)
+          split<R, A>(z, t.lse + k, call.temperature, rest, large, ctx);
         look_up<B>(rows, z, t.lse + k, how, {rest, large}, t.column + k, logp + k, ctx);
         return z;
       };
@@ -69,24 +71,28 @@ struct sequence_kernel {
       if (t.second_column != nullptr)
         look_up<B>(policy, z, t.lse + k, how, {rest, large}, t.second_column + k, t.second_logp + k, ctx);
     };
+    using D = typename gathered_linear<B, T>::D;
     const auto make_gradients = [&](std::size_t k, std::size_t n, bool again) {
       const matrix_view<A> z(memory, n, vocab);
+      const matrix_view<D> d(reinterpret_cast<D*>(memory), n, vocab, vocab * sizeof(A) / sizeof(D));
       if (again) policy.logits(t.row + k, z);
       selected_gradient<A> second;
       if (t.second_column != nullptr) second = {t.second_column + k, t.second_u + k};
       const selected_gradient<A> first{t.column + k, t.u + k};
       if (call.softcap == 0) {
-        rows_of_logits::template backward<R, A>(z, t.lse + k, first, second, call.temperature, z, ctx);
+        rows_of_logits::template backward<R, A>(z, t.lse + k, first, second, call.temperature, d, ctx);
       } else {
+        using of_capped =
+            std::conditional_t<host_memory<B>, kernel<op::selective_log_softmax, backends::generic>, rows_of_logits>;
         if (again) cap_logits<R, A>(z, call.softcap, ctx);
-        kernel<op::selective_log_softmax, backends::generic>::template backward_of_capped<R, A>(
-            call.softcap, z, t.lse + k, {first, second}, call.temperature, z, ctx);
+        of_capped::template backward_of_capped<R, A>(call.softcap, z, t.lse + k, {first, second}, call.temperature, d,
+                                                     ctx);
       }
-      policy.backward(t.row + k, z);
+      policy.backward(t.row + k, d);
     };
     for (std::size_t group = 0, end; group < t.groups; group = end) {
-      const std::size_t begin = t.first[group * t.ends];
-      const auto tokens_to = [&](std::size_t g) { return t.first[g * t.ends] - begin; };
+      const std::size_t begin = t.template first_of_group<B>(group);
+      const auto tokens_to = [&](std::size_t g) { return t.template first_of_group<B>(g) - begin; };
       for (end = group + 1; end < t.groups && tokens_to(end + 1) <= chunk;) ++end;
       const std::size_t tokens = tokens_to(end), parts = (tokens + chunk - 1) / chunk;
       const std::size_t even = parts == 0 ? 1 : (tokens + parts - 1) / parts;
@@ -157,25 +163,30 @@ struct sequence_kernel {
   template <class B, class Rows, class A>
   static void look_up(const Rows& rows, matrix_view<A> z, const lse_parts<A>* lse, scaled_logits how, split_rows of,
                       const std::int64_t* column, double* logp, context& ctx) {
-    const double temperature = how.temperature;
-    for_host_tasks<B>(ctx, z.rows, [&, rest = of.rest, large = of.large](std::size_t i, std::size_t) {
-      const std::size_t own_column = static_cast<std::size_t>(column[i]);
-      const A own_logit = z.row(i)[own_column];
-      logp[i] = lse[i].log_p(own_logit, temperature);
-      if constexpr (std::same_as<A, double>) return;
-      if (!std::isfinite(logp[i]) || !std::isfinite(lse[i].lse(temperature))) return;
-      const double own = how.capped(rows.logit(i, own_column)), top = static_cast<double>(lse[i].top);
-      double others = rest[i] * std::exp((top - own) / temperature);
-      bool is_large = false;
-      for (std::size_t n = 0; n < most_large && large[i * most_large + n] >= 0; ++n) {
-        const auto j = static_cast<std::size_t>(large[i * most_large + n]);
-        if (j == own_column)
-          is_large = true;
-        else
-          others += std::exp((how.capped(rows.logit(i, j)) - own) / temperature);
-      }
-      if (others < std::numeric_limits<double>::max()) logp[i] = is_large ? -std::log1p(others) : -std::log(others);
-    });
+    if constexpr (!host_memory<B>) {
+      kernel_for<op::fused_linear_preference, B>::look_up(rows, z, lse, how.temperature, how.softcap, column, logp,
+                                                          ctx);
+    } else {
+      const double temperature = how.temperature;
+      for_host_tasks<B>(ctx, z.rows, [&, rest = of.rest, large = of.large](std::size_t i, std::size_t) {
+        const std::size_t own_column = static_cast<std::size_t>(column[i]);
+        const A own_logit = z.row(i)[own_column];
+        logp[i] = lse[i].log_p(own_logit, temperature);
+        if constexpr (std::same_as<A, double>) return;
+        if (!std::isfinite(logp[i]) || !std::isfinite(lse[i].lse(temperature))) return;
+        const double own = how.capped(rows.logit(i, own_column)), top = static_cast<double>(lse[i].top);
+        double others = rest[i] * std::exp((top - own) / temperature);
+        bool is_large = false;
+        for (std::size_t n = 0; n < most_large && large[i * most_large + n] >= 0; ++n) {
+          const auto j = static_cast<std::size_t>(large[i * most_large + n]);
+          if (j == own_column)
+            is_large = true;
+          else
+            others += std::exp((how.capped(rows.logit(i, j)) - own) / temperature);
+        }
+        if (others < std::numeric_limits<double>::max()) logp[i] = is_large ? -std::log1p(others) : -std::log(others);
+      });
+    }
   }
 
   /// out = g * from, or dw and dbias with that added.
@@ -285,6 +296,22 @@ class logit_sums {
   context& ctx_;
   double *of_x_, *of_w_, bias_ = 0;
 };
+
+/// Bytes of it, and of what another backend takes in its place; and of sums of its own over so many sequences or pairs.
+template <class B, layer_types T>
+std::size_t bytes_of_logit_sums(std::size_t hidden) {
+  if constexpr (host_memory<B>)
+    return logit_sums<B, T>::bytes(hidden);
+  else
+    return kernel_for<op::fused_linear_preference, B>::bytes_of_logit_sums(hidden);
+}
+template <class B>
+constexpr std::size_t sums_of_sequences(std::size_t count) {
+  if constexpr (host_memory<B>)
+    return 0;
+  else
+    return kernel_for<op::fused_linear_preference, B>::bytes_of_sums(count);
+}
 
 /// Declares gradients that are an earlier call's times a number, and checks them; a saved one whose product is not
 /// wanted may be of any shape.

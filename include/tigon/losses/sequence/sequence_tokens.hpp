@@ -56,9 +56,18 @@ struct sequence_tokens {
            (second ? 2 : 1) * (workspace::bytes_for<std::int64_t>(rows) + workspace::bytes_for<A>(rows));
   }
 
-  std::size_t sequences() const { return groups * ends; }
-  std::size_t place(std::size_t s) const { return s % ends * groups + s / ends; }  ///< among the caller's sequences
-  std::size_t first_row(std::size_t s) const { return place(s) * length; }
+  TIGON_EITHER_SIDE std::size_t sequences() const { return groups * ends; }
+  /// Among the caller's sequences.
+  TIGON_EITHER_SIDE std::size_t place(std::size_t s) const { return s % ends * groups + s / ends; }
+  TIGON_EITHER_SIDE std::size_t first_row(std::size_t s) const { return place(s) * length; }
+  /// The first token of group g. A backend whose memory is elsewhere lists all rows.
+  template <class B>
+  std::size_t first_of_group(std::size_t g) const {
+    if constexpr (host_memory<B>)
+      return first[g * ends];
+    else
+      return g * ends * length;
+  }
 
   /// Lists the rows for which column_of(row) or second_of(row), [0, vocab) or negative for none, is a column.
   TIGON_NOINLINE void list(function_ref<std::int64_t(std::size_t)> column_of,
@@ -80,8 +89,8 @@ struct sequence_tokens {
 };
 
 /// log(1 + e^x) and 1 / (1 + e^-x).
-inline double softplus(double x) { return std::max(x, 0.0) + std::log1p(std::exp(-std::abs(x))); }
-inline double logistic(double x) {
+TIGON_EITHER_SIDE inline double softplus(double x) { return std::max(x, 0.0) + std::log1p(std::exp(-std::abs(x))); }
+TIGON_EITHER_SIDE inline double logistic(double x) {
   const double e = std::exp(-std::abs(x));
   return (x < 0 ? e : 1) / (1 + e);
 }
@@ -94,6 +103,11 @@ struct sequence_logp {
   bool empty = true;
 };
 
+/// Sums over the tokens of a sequence that count.
+struct sequence_sums {
+  double logp = 0, difference = 0, count = 0;
+};
+
 /// Log-probabilities of sequences from those of their tokens: sums in f64, or means.
 template <class A>
 struct sequence_scores {
@@ -103,39 +117,46 @@ struct sequence_scores {
   bool average;
   std::span<const A> reference;  ///< log-probabilities that were made elsewhere: of every sequence, or of every token
 
-  bool counts(std::size_t k) const {
+  TIGON_EITHER_SIDE bool counts(std::size_t k) const {
     return target(tokens.row[k] / tokens.length, tokens.row[k] % tokens.length) != ignore_index;
   }
-  TIGON_NOINLINE sequence_logp operator()(std::size_t s) const {
-    const bool of_tokens = reference.size() != tokens.sequences();
-    double logp = 0, difference = 0;
-    std::size_t count = 0;
-    for (std::size_t k = tokens.first[s]; k < tokens.first[s + 1]; ++k) {
-      if (!counts(k)) continue;
-      ++count;
-      logp += tokens.logp[k];
-      if (tokens.reference_logp != nullptr)  // token by token: the two sums are large, their difference is not
-        difference += tokens.logp[k] - tokens.reference_logp[k];
-      else if (!reference.empty() && of_tokens)
-        difference += tokens.logp[k] - static_cast<double>(reference[tokens.row[k]]);
-    }
+  /// The reference is of every token.
+  TIGON_EITHER_SIDE bool of_tokens() const {
+    return tokens.reference_logp != nullptr || (!reference.empty() && reference.size() != tokens.sequences());
+  }
+  /// Token by token: the two sums are large, their difference is not.
+  TIGON_EITHER_SIDE void add(std::size_t k, sequence_sums& to) const {
+    if (!counts(k)) return;
+    ++to.count;
+    to.logp += tokens.logp[k];
+    if (tokens.reference_logp != nullptr)
+      to.difference += tokens.logp[k] - tokens.reference_logp[k];
+    else if (of_tokens())
+      to.difference += tokens.logp[k] - static_cast<double>(reference[tokens.row[k]]);
+  }
+  TIGON_EITHER_SIDE sequence_logp score(std::size_t s, const sequence_sums& of) const {
     sequence_logp out;
-    out.empty = count == 0;
-    out.divisor = average && count != 0 ? static_cast<double>(count) : 1;
-    out.tokens = average || count == 0 ? 1 : static_cast<double>(count);
-    out.logp = logp / out.divisor;
-    if (tokens.reference_logp != nullptr || (!reference.empty() && of_tokens))
-      out.ratio = difference / out.divisor;
+    out.empty = of.count == 0;
+    out.divisor = average && !out.empty ? of.count : 1;
+    out.tokens = average || out.empty ? 1 : of.count;
+    out.logp = of.logp / out.divisor;
+    if (of_tokens())
+      out.ratio = of.difference / out.divisor;
     else if (!reference.empty())
       out.ratio = out.logp - static_cast<double>(reference[tokens.place(s)]);
     else
       out.ratio = out.logp;
     return out;
   }
-  /// u of the sequence's tokens: d loss / d logp of the sequence, over what divides its sum.
+  TIGON_NOINLINE sequence_logp operator()(std::size_t s) const {
+    sequence_sums sums;
+    for (std::size_t k = tokens.first[s]; k < tokens.first[s + 1]; ++k) add(k, sums);
+    return score(s, sums);
+  }
+  /// u of a token of a sequence: d loss / d logp of the sequence, over what divides its sum.
+  TIGON_EITHER_SIDE void put_u(std::size_t k, double u) const { tokens.u[k] = counts(k) ? static_cast<A>(u) : A(0); }
   void spread(std::size_t s, double u) const {
-    for (std::size_t k = tokens.first[s]; k < tokens.first[s + 1]; ++k)
-      tokens.u[k] = counts(k) ? static_cast<A>(u) : A(0);
+    for (std::size_t k = tokens.first[s]; k < tokens.first[s + 1]; ++k) put_u(k, u);
   }
 };
 

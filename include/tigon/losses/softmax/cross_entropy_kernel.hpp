@@ -188,6 +188,15 @@ template <class B, class I>
 void expect_labels_of(std::string_view op, std::span<const I> target, std::size_t vocab, std::int64_t ignore_index) {
   if constexpr (host_memory<B>) expect_labels(op, target, vocab, ignore_index);
 }
+/// The same for losses whose kernels of a device report no labels themselves.
+template <class B, class I>
+void expect_labels_in(std::string_view op, std::span<const I> target, std::size_t vocab, std::int64_t ignore_index,
+                      context& ctx) {
+  if constexpr (host_memory<B>)
+    expect_labels(op, target, vocab, ignore_index);
+  else
+    kernel_for<op::cross_entropy, B>::check_labels(op, target, vocab, ignore_index, ctx);
+}
 }  // namespace TIGON_ABI
 }  // namespace detail
 

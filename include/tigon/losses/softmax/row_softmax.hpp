@@ -2,6 +2,8 @@
 #ifndef TIGON_LOSSES_SOFTMAX_ROW_SOFTMAX_HPP
 #define TIGON_LOSSES_SOFTMAX_ROW_SOFTMAX_HPP
 
+#include <tigon/backend/host.hpp>
+#include <tigon/rows/reduce_map.hpp>
 #include <tigon/rows/row.hpp>
 
 namespace tigon::detail {
@@ -95,15 +97,45 @@ struct capped_logits {
 template <bool Capped, class A>
 using logits_kind = std::conditional_t<Capped, capped_logits<A>, plain_logits<A>>;
 
+/// The same as programs of columns, for backends whose rows are not loops of the host.
+template <class A>
+struct capped_program {
+  capped_logits<A> kind;
+  template <class V>
+  TIGON_INLINE V map(V v) const {
+    return kind.capped(v);
+  }
+};
+template <class A>
+struct capped_and_slope_program {
+  capped_logits<A> kind;
+  template <class V>
+  TIGON_INLINE auto map(V v) const {
+    return kind.capped_and_slope(v);
+  }
+};
+struct slope_program {
+  template <class V>
+  TIGON_INLINE V map(V v, V by) const {
+    const V zero(typename V::value_type(0));
+    return select(v == zero, zero, normal_or_zero(v * by));
+  }
+};
+
 /// z = softcap tanh(z / softcap); with memory in `slope`, there the derivative of that. softcap = 0: nothing is done.
 template <backend B, class A>
 void cap_logits(matrix_view<A> z, double softcap, context& ctx, matrix_view<A> slope = {}) {
   if (softcap == 0) return;
   const auto kind = capped_logits<A>::of(softcap);
-  for_rows<B, A>(ctx, z.rows, z.cols, [=] TIGON_FN(auto row) {
-    if (slope.data == nullptr) return row.map(reads(z), writes(z), [=](auto v) { return kind.capped(v); });
-    row.map(reads(z), writes(z, slope), [=](auto v) { return kind.capped_and_slope(v); });
-  });
+  if constexpr (!host_memory<B>) {
+    if (slope.data == nullptr) return map_rows<B>(ctx, capped_program<A>{kind}, reads(z), writes(z));
+    return map_rows<B>(ctx, capped_and_slope_program<A>{kind}, reads(z), writes(z, slope));
+  } else {
+    for_rows<B, A>(ctx, z.rows, z.cols, [=] TIGON_FN(auto row) {
+      if (slope.data == nullptr) return row.map(reads(z), writes(z), [=](auto v) { return kind.capped(v); });
+      row.map(reads(z), writes(z, slope), [=](auto v) { return kind.capped_and_slope(v); });
+    });
+  }
 }
 
 /// The gradient of logits from that of their caps, in place. One that is 0 stays 0: its logit counts for nothing, and may

@@ -2,8 +2,10 @@
 #ifndef TIGON_LOSSES_SOFTMAX_SELECTIVE_LOG_SOFTMAX_OPTIONS_HPP
 #define TIGON_LOSSES_SOFTMAX_SELECTIVE_LOG_SOFTMAX_OPTIONS_HPP
 
+#include <tigon/backend/host.hpp>
 #include <tigon/backend/operator.hpp>
 #include <tigon/core/arguments.hpp>
+#include <tigon/losses/softmax/either_side.hpp>
 #include <tigon/rows/row.hpp>
 
 namespace tigon {
@@ -18,6 +20,26 @@ struct selective_log_softmax {
 struct selective_log_softmax_options {
   double temperature = 1;  ///< above 0
 };
+
+namespace detail {
+inline namespace TIGON_ABI {
+/// Types of numbers that a device reads by their name, where a pointer to a function of the host is of no use.
+enum class number_kind { i8, u8, i16, u16, i32, u32, i64, u64, f32, f64, other };
+template <class N>
+constexpr number_kind kind_of_number() {
+  if constexpr (std::is_floating_point_v<N>)
+    return sizeof(N) == 4 ? number_kind::f32 : sizeof(N) == 8 ? number_kind::f64 : number_kind::other;
+  const int u = std::is_signed_v<N> ? 0 : 1;
+  switch (sizeof(N)) {
+    case 1: return static_cast<number_kind>(static_cast<int>(number_kind::i8) + u);
+    case 2: return static_cast<number_kind>(static_cast<int>(number_kind::i16) + u);
+    case 4: return static_cast<number_kind>(static_cast<int>(number_kind::i32) + u);
+    case 8: return static_cast<number_kind>(static_cast<int>(number_kind::i64) + u);
+    default: return number_kind::other;
+  }
+}
+}  // namespace TIGON_ABI
+}  // namespace detail
 
 inline namespace TIGON_ABI {
 /// Log-sum-exp of a row of logits in two parts that lose nothing: lse = top / temperature + log1p(rest).
@@ -46,10 +68,24 @@ class number_view {
   template <class N>
     requires(std::is_arithmetic_v<N>)
   number_view(matrix_view<N> m)
-      : rows(m.rows), cols(m.cols), data_(m.data), stride_(m.row_stride), bytes_(sizeof(N)), read_(&read<N>) {}
+      : rows(m.rows),
+        cols(m.cols),
+        data_(m.data),
+        stride_(m.row_stride),
+        bytes_(sizeof(N)),
+        kind_(detail::kind_of_number<std::remove_const_t<N>>()),
+        read_(&read<N>) {}
 
-  explicit operator bool() const { return read_ != nullptr; }
-  R operator()(std::size_t b, std::size_t t) const { return read_(data_, b * stride_ + t); }
+  TIGON_EITHER_SIDE explicit operator bool() const { return read_ != nullptr; }
+  TIGON_EITHER_SIDE R operator()(std::size_t b, std::size_t t) const {
+#if defined(TIGON_DEVICE_CODE) || defined(TIGON_CUDA_MODEL)
+    return read_by_kind(b * stride_ + t);
+#else
+    return read_(data_, b * stride_ + t);
+#endif
+  }
+  /// Whether a device can read them.
+  bool of_known_type() const { return !*this || kind_ != detail::number_kind::other; }
   /// The memory, for checks of shape and aliasing.
   matrix_view<const std::byte> bytes() const {
     return {static_cast<const std::byte*>(data_), rows, cols * bytes_, stride_ * bytes_};
@@ -60,8 +96,26 @@ class number_view {
   static R read(const void* data, std::size_t at) {
     return static_cast<R>(static_cast<const N*>(data)[at]);
   }
+  TIGON_EITHER_SIDE R read_by_kind(std::size_t at) const {
+    using kind = detail::number_kind;
+    const auto of = [=, this](auto one) { return static_cast<R>(static_cast<const decltype(one)*>(data_)[at]); };
+    switch (kind_) {
+      case kind::i8: return of(std::int8_t());
+      case kind::u8: return of(std::uint8_t());
+      case kind::i16: return of(std::int16_t());
+      case kind::u16: return of(std::uint16_t());
+      case kind::i32: return of(std::int32_t());
+      case kind::u32: return of(std::uint32_t());
+      case kind::i64: return of(std::int64_t());
+      case kind::u64: return of(std::uint64_t());
+      case kind::f32: return of(float());
+      case kind::f64: return of(double());
+      default: return R();
+    }
+  }
   const void* data_ = nullptr;
   std::size_t stride_ = 0, bytes_ = 1;
+  detail::number_kind kind_ = detail::number_kind::other;
   R (*read_)(const void*, std::size_t) = nullptr;
 };
 
@@ -90,7 +144,7 @@ inline namespace TIGON_ABI {
 /// Where the tokens of a batch are among the rows of logits: token t of sequence b in row b * stride + t.
 struct token_rows {
   std::size_t batch = 0, len = 0, stride = 0;
-  std::size_t rows() const { return batch * stride; }
+  TIGON_EITHER_SIDE std::size_t rows() const { return batch * stride; }
 };
 
 /// Declares ids and mask: [batch, len] of the ids, and stride len or len + 1 by the rows of logits.
@@ -129,6 +183,29 @@ TIGON_NOINLINE inline void select_columns(std::string_view op, token_rows at, co
         fail_argument(error_code::index, op, where("ids", b, t), std::to_string(c),
                       "at least 0 and below " + std::to_string(vocab));
     }
+}
+
+/// The same on backend B: where its memory is elsewhere, by the kernel K of the operator that reads the rows.
+template <class B, class K>
+void select_columns_of(std::string_view op, token_rows at, const token_ids& ids, const token_mask& mask,
+                       std::size_t vocab, std::int64_t* column, bool padded, context& ctx) {
+  if constexpr (host_memory<B>)
+    select_columns(op, at, ids, mask, vocab, column, padded);
+  else
+    K::select(op, at, ids, mask, vocab, column, padded, ctx);
+}
+
+/// The numbers of tokens from those of their rows; and u of rows from the gradients of tokens, 0 where there is no column.
+template <class B, class K, class A>
+void put_tokens(token_rows at, const A* of_row, matrix_view<A> to, context& ctx) {
+  if constexpr (!host_memory<B>) return K::put_tokens(at, of_row, to, ctx);
+  if (at.len == 0) return;
+  for (std::size_t b = 0; b < at.batch; ++b) std::copy_n(of_row + b * at.stride, at.len, to.row(b));
+}
+template <class B, class K, class A>
+void take_tokens(token_rows at, const std::int64_t* column, matrix_view<const A> from, A* u, context& ctx) {
+  if constexpr (!host_memory<B>) return K::take_tokens(at, column, from, u, ctx);
+  for (std::size_t i = 0; i < at.rows(); ++i) u[i] = column[i] < 0 ? A(0) : from.row(i / at.stride)[i % at.stride];
 }
 
 /// A temperature by which logits of accumulator A can be divided.

@@ -1,0 +1,173 @@
+// Tokens of sequences on a GPU: their list, which is of all rows, their log-probabilities, and the sums of a sequence.
+#ifndef TIGON_BACKENDS_CUDA_SEQUENCE_TOKENS_HPP
+#define TIGON_BACKENDS_CUDA_SEQUENCE_TOKENS_HPP
+
+#include <tigon/backends/cuda/linear.hpp>
+#include <tigon/backends/cuda/powers.hpp>
+#include <tigon/backends/cuda/tokens.hpp>
+// Behind them: they say how these are compiled.
+#include <tigon/losses/sequence/sequence_kernel.hpp>
+
+namespace tigon::gpu {
+inline namespace TIGON_ABI {
+
+/// to's row to_row[i] = from's row from_row[i]; without an index row i.
+template <class From, class T>
+__global__ void __launch_bounds__(256)
+    copy_rows(matrix_view<const From> from, const std::size_t* from_row, matrix_view<T> to, const std::size_t* to_row) {
+  const std::size_t i = blockIdx.x;
+  const From* const x = from.row(from_row == nullptr ? i : from_row[i]);
+  T* const y = to.row(to_row == nullptr ? i : to_row[i]);
+  for (std::size_t j = threadIdx.x; j < from.cols; j += blockDim.x) y[j] = static_cast<T>(x[j]);
+}
+
+/// row[i] = i
+struct same_row {
+  std::size_t* row;
+  TIGON_DEVICE_INLINE void operator()(std::size_t i) const { row[i] = i; }
+};
+
+/// What the tokens of a call are listed from.
+struct listed_labels {
+  token_ids target, nll_target;  ///< nll_target may be empty
+  std::int64_t ignored;
+  std::size_t vocab;
+  index_report* report;
+  const char* op;
+
+  /// The label of a row as a column: -1 where it does not count.
+  TIGON_DEVICE_INLINE std::int64_t column(const token_ids& ids, std::size_t i) const {
+    const std::int64_t t = ids(i / ids.cols, i % ids.cols);
+    return t == ignored ? -1 : t < 0 || static_cast<std::uint64_t>(t) >= vocab ? out_of_range : t;
+  }
+  TIGON_DEVICE_INLINE void make_report(const token_ids& ids, const char* argument, double at) const {
+    const auto i = static_cast<std::size_t>(at);
+    report->make({op, argument, i, ids(i / ids.cols, i % ids.cols), vocab, ignored, true, 0});
+  }
+};
+/// As sequence_tokens::list, of all rows; and how many tokens of the first half count for the nll. One block.
+template <class A>
+__global__ void __launch_bounds__(1024)
+    list_tokens(tigon::detail::sequence_tokens<A> to, const __grid_constant__ listed_labels of, double* nll_count) {
+  const std::size_t rows = to.sequences() * to.length, half = to.groups * to.length;
+  const bool second = to.second_column != nullptr;
+  double count[1] = {0}, wrong = -1, wrong_nll = -1;
+  const auto note = [](double& first, std::int64_t column, std::size_t i) {
+    if (column == out_of_range && (first < 0 || static_cast<double>(i) < first)) first = static_cast<double>(i);
+  };
+  for (std::size_t k = threadIdx.x; k < rows; k += blockDim.x) {
+    const std::size_t s = k / to.length, i = to.first_row(s) + k % to.length;
+    const std::int64_t one = of.column(of.target, i), two = second && i < half ? of.column(of.nll_target, i) : -1;
+    note(wrong, one, i), note(wrong_nll, two, i);
+    to.row[k] = i;
+    to.column[k] = one == -1 ? two : one;
+    if (second) to.second_column[k] = two == -1 ? one : two;
+    if (i < half) count[0] += (second ? two : one) >= 0;
+  }
+  for (std::size_t s = threadIdx.x; s <= to.sequences(); s += blockDim.x) to.first[s] = s * to.length;
+  group<0>::reduce<add>(count);
+  wrong = first_wrong(wrong), wrong_nll = first_wrong(wrong_nll);
+  if (threadIdx.x != 0) return;
+  *nll_count = count[0];
+  if (wrong >= 0)
+    of.make_report(of.target, "target", wrong);
+  else if (wrong_nll >= 0)
+    of.make_report(of.nll_target, "nll_target", wrong_nll);
+}
+
+/// A layer's rows, w and bias, of which single logits are made in f64.
+template <class X, class W, class A>
+struct exact_logits {
+  matrix_view<const X> x;
+  matrix_view<const W> w;
+  const W* bias;
+  double temperature, softcap;
+
+  /// z.temperature of row i at a column, by all threads of the block.
+  TIGON_DEVICE_INLINE double operator()(std::size_t i, std::size_t column) const {
+    const auto number = [](auto v) { return static_cast<double>(static_cast<A>(v)); };
+    double sum[1] = {0};
+    for (std::size_t h = threadIdx.x; h < x.cols; h += blockDim.x)
+      sum[0] += number(x.row(i)[h]) * number(w.row(column)[h]);
+    group<0>::reduce<add>(sum);
+    const double z = bias == nullptr ? sum[0] : sum[0] + number(bias[column]);
+    return softcap == 0 ? z : softcap * math::tanh(z / softcap);
+  }
+};
+/// Log-probabilities of one column a row: the logits that weigh most are computed again in f64, which removes their rounding and
+/// that of the sum. A block a row.
+template <class X, class W, class A>
+__global__ void __launch_bounds__(256)
+    look_up_columns(matrix_view<const A> z, const lse_parts<A>* lse,
+                    const __grid_constant__ exact_logits<X, W, A> exact, const std::int64_t* column, double* logp) {
+  constexpr unsigned most = static_cast<unsigned>(tigon::detail::sequence_kernel::most_large);
+  __shared__ unsigned found;
+  __shared__ std::int64_t large[most];
+  const std::size_t i = blockIdx.x;
+  const std::int64_t own_column = column[i];
+  if (own_column < 0) {
+    if (threadIdx.x == 0) logp[i] = own_column == out_of_range ? std::numeric_limits<double>::quiet_NaN() : 0;
+    return;
+  }
+  const lse_parts<A> parts = lse[i];
+  const double temperature = exact.temperature, plain = parts.log_p(z.row(i)[own_column], temperature);
+  const auto finite = [](double v) { return v - v == 0; };
+  if (std::is_same_v<A, double> || !finite(plain) || !finite(parts.lse(temperature))) {
+    if (threadIdx.x == 0) logp[i] = plain;
+    return;
+  }
+  const A inverse = static_cast<A>(1 / temperature), top = parts.top;
+  const A cut = top + static_cast<A>(temperature) * (math::log1p(parts.rest) - math::log(static_cast<A>(most)));
+  if (threadIdx.x == 0) found = 0;
+  __syncthreads();
+  double rest[1] = {0};
+#pragma unroll 4
+  for (std::size_t j = threadIdx.x; j < z.cols; j += blockDim.x) {
+    const A v = z.row(i)[j];
+    if (v < cut) {
+      rest[0] += static_cast<double>(exponential((v - top) * inverse));
+    } else if (const unsigned at = atomicAdd(&found, 1u); at < most) {
+      large[at] = static_cast<std::int64_t>(j);
+    }
+  }
+  group<0>::reduce<add>(rest);
+  __syncthreads();
+  const unsigned n = found < most ? found : most;
+  if (threadIdx.x == 0)  // in the order of columns
+    for (unsigned a = 1; a < n; ++a)
+      for (unsigned b = a; b > 0 && large[b] < large[b - 1]; --b) {
+        const std::int64_t other = large[b];
+        large[b] = large[b - 1], large[b - 1] = other;
+      }
+  __syncthreads();
+  const double own = exact(i, static_cast<std::size_t>(own_column));
+  double others = rest[0] * math::exp((static_cast<double>(top) - own) / temperature);
+  bool is_large = false;
+  for (unsigned a = 0; a < n; ++a) {
+    if (large[a] == own_column)
+      is_large = true;
+    else
+      others += math::exp((exact(i, static_cast<std::size_t>(large[a])) - own) / temperature);
+  }
+  if (threadIdx.x == 0)
+    logp[i] = !(others < std::numeric_limits<double>::max()) ? plain
+              : is_large                                     ? -math::log1p(others)
+                                                             : -math::log(others);
+}
+
+/// The sums of a sequence's tokens. All threads of the block come here.
+template <class A>
+TIGON_DEVICE_INLINE tigon::detail::sequence_logp score_of(const tigon::detail::sequence_scores<A>& score,
+                                                          std::size_t s) {
+  tigon::detail::sequence_sums own;
+  const std::size_t length = score.tokens.length;
+  for (std::size_t t = threadIdx.x; t < length; t += blockDim.x) score.add(s * length + t, own);
+  double sum[3] = {own.logp, own.difference, own.count};
+  group<0>::reduce<add>(sum);
+  return score.score(s, {sum[0], sum[1], sum[2]});
+}
+
+}  // namespace TIGON_ABI
+}  // namespace tigon::gpu
+
+#endif  // TIGON_BACKENDS_CUDA_SEQUENCE_TOKENS_HPP
