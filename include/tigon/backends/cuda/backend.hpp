@@ -77,7 +77,7 @@ struct cuda : generic {
   using engine = simd::cuda;
   using rows = gpu::rows_on_groups<cuda>;
   static constexpr bool host_memory = false;
-  static constexpr chunk_tuning chunk{.logits_bytes = std::size_t{1} << 30, .row_multiple = 128};
+  static constexpr chunk_tuning chunk{.logits_bytes = std::size_t{512} << 20, .row_multiple = 128};
   using divergence_rows = gpu::divergence_rows;
   template <class A>
   using number = gpu::scaled_number<A>;
