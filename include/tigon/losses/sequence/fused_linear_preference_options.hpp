@@ -125,11 +125,11 @@ struct pair_losses : pair_rule<A> {
       for (std::size_t k = 0; k < metrics.size(); ++k) metrics[k] += this->per_pair * v.metrics[k];
       empty += (c.empty ? 1 : 0) + (r.empty ? 1 : 0);
       this->put(b, c, r);
-      const double scale = this->per_pair * this->opt.upstream, nll = this->per_token * this->opt.upstream;
+      const double scale = this->per_pair * this->opt.upstream, of_token = this->per_token * this->opt.upstream;
       const double of_chosen = scale * v.dchosen / c.divisor, of_rejected = scale * v.drejected / r.divisor;
       for (std::size_t k = t.first[2 * b]; k < t.first[2 * b + 2]; ++k) {
         const bool chosen = k < t.first[2 * b + 1];
-        nll_sum -= this->put_u(k, chosen, chosen ? of_chosen : of_rejected, nll);
+        nll_sum -= this->put_u(k, chosen, chosen ? of_chosen : of_rejected, of_token);
       }
     }
   }
