@@ -241,7 +241,7 @@ class cmake_build(build_ext):
         self.compile([cmake, "--build", str(build), "--parallel", jobs])
         target = pathlib.Path(self.get_ext_fullpath(extension.name)).resolve()
         target.parent.mkdir(parents=True, exist_ok=True)
-        made = {"_library": cpu, "_library_cuda": nvcc is not None, "_library_model": model}
+        self.made = made = {"_library": cpu, "_library_cuda": nvcc is not None, "_library_model": model}
         for name, is_made in made.items():
             copy = target.with_name(f"{name}.so")
             if cpu:
@@ -250,6 +250,15 @@ class cmake_build(build_ext):
                 shutil.copy2(build / f"{name}.so", copy)
         sizes = ", ".join(f"{n}.so {target.with_name(n + '.so').stat().st_size / 1e6:.1f} MB" for n in made if made[n])
         say(f"tigon_torch: built in {time.time() - begin:.0f} s: {sizes}")
+
+    def copy_extensions_to_source(self):
+        """All libraries, of which setuptools knows the first alone."""
+        for name, is_made in self.made.items():
+            copy = HERE / "tigon_torch" / f"{name}.so"
+            if is_made:
+                shutil.copy2(pathlib.Path(self.build_lib) / "tigon_torch" / f"{name}.so", copy)
+            elif self.made["_library"]:
+                copy.unlink(missing_ok=True)
 
     @staticmethod
     def compile(command):
