@@ -242,23 +242,22 @@ class cmake_build(build_ext):
         target = pathlib.Path(self.get_ext_fullpath(extension.name)).resolve()
         target.parent.mkdir(parents=True, exist_ok=True)
         self.made = made = {"_library": cpu, "_library_cuda": nvcc is not None, "_library_model": model}
-        for name, is_made in made.items():
-            copy = target.with_name(f"{name}.so")
-            if cpu:
-                copy.unlink(missing_ok=True)  # one of an earlier build, which this one does not make
-            if is_made:
-                shutil.copy2(build / f"{name}.so", copy)
+        self.put_libraries(build, target.parent)
         sizes = ", ".join(f"{n}.so {target.with_name(n + '.so').stat().st_size / 1e6:.1f} MB" for n in made if made[n])
         say(f"tigon_torch: built in {time.time() - begin:.0f} s: {sizes}")
 
+    def put_libraries(self, source, folder):
+        """What was made; and one of an earlier build goes, unless this is of the library for CUDA alone."""
+        for name, is_made in self.made.items():
+            copy = folder / f"{name}.so"
+            if self.made["_library"]:
+                copy.unlink(missing_ok=True)
+            if is_made:
+                shutil.copy2(source / f"{name}.so", copy)
+
     def copy_extensions_to_source(self):
         """All libraries, of which setuptools knows the first alone."""
-        for name, is_made in self.made.items():
-            copy = HERE / "tigon_torch" / f"{name}.so"
-            if is_made:
-                shutil.copy2(pathlib.Path(self.build_lib) / "tigon_torch" / f"{name}.so", copy)
-            elif self.made["_library"]:
-                copy.unlink(missing_ok=True)
+        self.put_libraries(pathlib.Path(self.build_lib) / "tigon_torch", HERE / "tigon_torch")
 
     @staticmethod
     def compile(command):
