@@ -24,14 +24,9 @@ struct ids_of_call {
   }
   /// The first that is out of range, by all threads of one block of a kernel.
   TIGON_DEVICE_INLINE void check() const {
-    double wrong[1] = {-std::numeric_limits<double>::infinity()};  // minus its position
-#pragma unroll 4
-    for (std::size_t i = threadIdx.x; i < count; i += blockDim.x)
-      if (!exists(i)) wrong[0] = larger::join(wrong[0], -static_cast<double>(i));
-    group<0>::reduce<larger>(wrong);
-    if (threadIdx.x != 0 || !(-wrong[0] < static_cast<double>(count))) return;
-    const auto i = static_cast<std::size_t>(-wrong[0]);
-    report->make({op, "ids", i, static_cast<std::int64_t>(ids[i]), vocab, 0, false, 0});
+    const std::size_t i = first_where(count, [&](std::size_t k) { return !exists(k); });
+    if (threadIdx.x == 0 && i < count)
+      report->make({op, "ids", i, static_cast<std::int64_t>(ids[i]), vocab, 0, false, 0});
   }
 };
 
@@ -67,6 +62,9 @@ __global__ void __launch_bounds__(256) gather_rows(matrix_view<const T> weight, 
 struct token_lists {
   unsigned *first, *listed, *order, *sums;  ///< listed: the same lists in any order
   std::size_t vocab;
+
+  TIGON_DEVICE_INLINE unsigned begin(std::size_t v) const { return v == 0 ? 0 : first[v - 1]; }
+  TIGON_DEVICE_INLINE unsigned end(std::size_t v) const { return first[v]; }
 };
 /// Numbers that a block of the scan has.
 inline constexpr unsigned scan_threads = 256, scan_numbers = 4 * scan_threads;
@@ -136,7 +134,7 @@ __global__ void __launch_bounds__(scan_threads)
   const unsigned position = lists.listed[k];
   const auto v = static_cast<std::size_t>(tokens.ids[position]);
   if (v == padding) return;
-  const unsigned begin = v == 0 ? 0 : lists.first[v - 1], end = lists.first[v];
+  const unsigned begin = lists.begin(v), end = lists.end(v);
   unsigned smaller = 0;
 #pragma unroll 8
   for (unsigned other = begin; other < end; ++other) smaller += lists.listed[other] < position;
@@ -146,6 +144,19 @@ __global__ void __launch_bounds__(scan_threads)
 /// Threads that have a part of a token's columns, one access each; tokens that they go through; and blocks that look for tokens
 /// of more than simd::plain_rows positions.
 inline constexpr unsigned token_threads = 64, tokens_in_turn = 4, blocks_of_frequent = 256;
+
+/// sum += N columns of the rows of dy at places [from, to) of the lists.
+template <class T, class A, int N>
+TIGON_DEVICE_INLINE void add_rows_of_list(matrix_view<const T> dy, const token_lists& lists, unsigned from, unsigned to,
+                                          std::size_t j, A (&sum)[N]) {
+#pragma unroll 8
+  for (unsigned k = from; k < to; ++k) {
+    elements<N, T> e;
+    e.load(dy.data + lists.order[k] * dy.row_stride + j);
+#pragma unroll
+    for (int u = 0; u < N; ++u) sum[u] += e.template get<A>(u);
+  }
+}
 
 /// dweight[v] = the sum of the rows of dy whose token is v, or added to it: tokens of up to simd::plain_rows positions.
 template <int N, class T>
@@ -161,8 +172,8 @@ __global__ void __launch_bounds__(256)
 #pragma unroll
   for (unsigned t = 0; t < tokens_in_turn; ++t) {
     const std::size_t v = first + t * turns;
-    begin[t] = v == 0 || v >= dweight.rows ? 0 : lists.first[v - 1];
-    count[t] = v >= dweight.rows || v == padding ? 0 : lists.first[v] - begin[t];
+    begin[t] = v >= dweight.rows ? 0 : lists.begin(v);
+    count[t] = v >= dweight.rows || v == padding ? 0 : lists.end(v) - begin[t];
   }
 #pragma unroll
   for (unsigned t = 0; t < tokens_in_turn; ++t) {
@@ -174,12 +185,7 @@ __global__ void __launch_bounds__(256)
     if (accumulate) row.load(to);
 #pragma unroll
     for (int u = 0; u < N; ++u) sum[u] = accumulate ? row.template get<A>(u) : A(0);
-    for (unsigned k = 0; k < count[t]; ++k) {
-      elements<N, T> e;
-      e.load(dy.data + lists.order[begin[t] + k] * dy.row_stride + j);
-#pragma unroll
-      for (int u = 0; u < N; ++u) sum[u] += e.template get<A>(u);
-    }
+    add_rows_of_list(dy, lists, begin[t], begin[t] + count[t], j, sum);
     row.set_all(sum);
     row.store(to);
   }
@@ -199,19 +205,18 @@ __global__ void __launch_bounds__(256)
   const unsigned part = threadIdx.x / token_threads, lane = threadIdx.x % token_threads;
   const std::size_t j = (blockIdx.y * std::size_t{token_threads} + lane) * N;
   const bool here = j < dweight.cols;
-  const auto begin_of = [&](std::size_t v) { return v == 0 ? 0 : lists.first[v - 1]; };
   for (std::size_t from = blockIdx.x; from < dweight.rows; from += 256 * std::size_t{gridDim.x}) {
     __syncthreads();
     if (threadIdx.x == 0) found = 0;
     __syncthreads();
     const std::size_t candidate = from + threadIdx.x * std::size_t{gridDim.x};
     if (candidate < dweight.rows && candidate != padding &&
-        lists.first[candidate] - begin_of(candidate) > simd::plain_rows)
+        lists.end(candidate) - lists.begin(candidate) > simd::plain_rows)
       frequent[atomicAdd(&found, 1u)] = static_cast<unsigned>(candidate);
     __syncthreads();
     for (unsigned f = 0; f < found; ++f) {
       const std::size_t v = frequent[f];
-      const unsigned begin = begin_of(v), end = lists.first[v];
+      const unsigned begin = lists.begin(v), end = lists.end(v);
       T* const to = dweight.data + v * dweight.row_stride + j;
       A high[N], low[N];
 #pragma unroll
@@ -227,14 +232,7 @@ __global__ void __launch_bounds__(256)
 #pragma unroll
           for (int u = 0; u < N; ++u) sum[u] = e.template get<A>(u);
         }
-        if (here)
-#pragma unroll 8
-          for (unsigned r = own; r < stop; ++r) {
-            elements<N, T> e;
-            e.load(dy.data + lists.order[r] * dy.row_stride + j);
-#pragma unroll
-            for (int u = 0; u < N; ++u) sum[u] += e.template get<A>(u);
-          }
+        if (here) add_rows_of_list(dy, lists, own, stop, j, sum);
 #pragma unroll
         for (int u = 0; u < N; ++u) of_part[part][lane * N + u] = sum[u];
         __syncthreads();

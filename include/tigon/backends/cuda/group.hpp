@@ -73,6 +73,17 @@ struct group {
   }
 };
 
+/// The smallest i < n for which is(i) holds, for all threads of a block; n: there is none. All of them come here.
+template <class Is>
+TIGON_DEVICE_INLINE std::size_t first_where(std::size_t n, Is is) {
+  double first[1] = {-static_cast<double>(n)};  // minus it
+#pragma unroll 4
+  for (std::size_t i = threadIdx.x; i < n; i += blockDim.x)
+    if (is(i)) first[0] = larger::join(first[0], -static_cast<double>(i));
+  group<0>::reduce<larger>(first);
+  return static_cast<std::size_t>(-first[0]);
+}
+
 }  // namespace TIGON_ABI
 }  // namespace tigon::gpu
 

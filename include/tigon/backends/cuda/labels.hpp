@@ -43,17 +43,12 @@ struct labels_of_rows {
 template <class I>
 TIGON_DEVICE_INLINE void report_labels(const labels_of_rows<I>& labels, std::size_t rows, const char* op,
                                        index_report* report) {
-  double wrong[1] = {-std::numeric_limits<double>::infinity()};  // minus the row
-  for (std::size_t i = threadIdx.x; i < rows; i += blockDim.x) {
-    const I t = labels.target[i];
-    if (!labels.in_range(t) && static_cast<std::int64_t>(t) != labels.ignored)
-      wrong[0] = larger::join(wrong[0], -static_cast<double>(i));
-  }
-  group<0>::reduce<larger>(wrong);
-  if (const double at = -wrong[0]; threadIdx.x == 0 && at < static_cast<double>(rows)) {
-    const auto i = static_cast<std::size_t>(at);
+  const std::size_t i = first_where(rows, [&](std::size_t k) {
+    const I t = labels.target[k];
+    return !labels.in_range(t) && static_cast<std::int64_t>(t) != labels.ignored;
+  });
+  if (threadIdx.x == 0 && i < rows)
     report->make({op, "target", i, static_cast<std::int64_t>(labels.target[i]), labels.cols, labels.ignored, true, 0});
-  }
 }
 template <class I>
 __global__ void __launch_bounds__(1024)

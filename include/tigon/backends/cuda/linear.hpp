@@ -135,6 +135,11 @@ class linear_chunks {
   X* shared_x_ = nullptr;
 };
 
+/// Of so many rows, which may be none.
+inline std::size_t chunks_of(std::size_t rows, std::size_t chunk) {
+  return tigon::detail::ceil_div(rows, std::max<std::size_t>(chunk, 1));
+}
+
 /// For each chunk of rows loss(begin, z, d): z are its logits, and where d has memory, which is that of the logits, their gradient
 /// goes there; then the gradients of the layer.
 template <backend B, layer_types T, class Loss>
@@ -146,7 +151,7 @@ void each_chunk_of_logits(const linear_layer<T>& head, const linear_gradients<T>
   const std::size_t rows = head.x.rows, vocab = head.w.rows;
   workspace::frame frame(ctx.workspace());
   A* const logits = frame.template take<A>(chunk * vocab);
-  layer_type layer(frame, head, out, chunk, tigon::detail::ceil_div(rows, std::max<std::size_t>(chunk, 1)), ctx);
+  layer_type layer(frame, head, out, chunk, chunks_of(rows, chunk), ctx);
   tigon::detail::for_chunks(rows, chunk, [&](std::size_t begin, std::size_t n) {
     const matrix_view<A> z(logits, n, vocab);
     const matrix_view<D> d(out.any() ? reinterpret_cast<D*>(logits) : nullptr, n, vocab, vocab * sizeof(A) / sizeof(D));
@@ -161,8 +166,7 @@ template <backend B, layer_types T>
 std::size_t chunks_workspace(std::size_t rows, std::size_t hidden, std::size_t vocab, std::size_t chunk,
                              parameters of) {
   return workspace::bytes_for<accumulator_t<T>>(chunk, vocab) +
-         linear_chunks<B, T>::bytes(hidden, vocab, chunk,
-                                    tigon::detail::ceil_div(rows, std::max<std::size_t>(chunk, 1)), of);
+         linear_chunks<B, T>::bytes(hidden, vocab, chunk, chunks_of(rows, chunk), of);
 }
 
 /// What kernels of such losses have in common: the bytes of a call beside those of its rows.

@@ -210,10 +210,8 @@ void launch_staged(context& ctx, const Loss& loss, std::size_t rows, unsigned bl
   const std::size_t bytes = per_block * sizeof(T);
   cudaLaunchConfig_t config{};
   config.gridDim = dim3(blocks), config.blockDim = staged_threads;
-  config.dynamicSmemBytes = bytes, config.stream = stream_of(ctx);
-  cudaLaunchAttribute of_cluster{};
-  of_cluster.id = cudaLaunchAttributeClusterDimension;
-  of_cluster.val.clusterDim = {blocks, 1, 1};
+  config.dynamicSmemBytes = bytes;
+  cudaLaunchAttribute of_cluster = cluster_of(blocks);
   if (blocks > 1) config.attrs = &of_cluster, config.numAttrs = 1;
   // Clusters that the GPU has at a time: with more, the last ones would come late.
   constexpr int devices = 64;
@@ -234,10 +232,7 @@ void launch_staged(context& ctx, const Loss& loss, std::size_t rows, unsigned bl
     }
   }
   config.gridDim = dim3(static_cast<unsigned>(std::min(rows, static_cast<std::size_t>(clusters))) * blocks);
-  expect_success(cudaLaunchKernelEx(&config, kernel, loss, rows, per_block), "a kernel does not start");
-#if TIGON_CHECKS >= 2
-  ctx.wait();
-#endif
+  launch(ctx, kernel, config, loss, rows, per_block);
 }
 #endif
 

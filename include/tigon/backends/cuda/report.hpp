@@ -34,7 +34,7 @@ struct index_report {
   /// The first report stands until it is thrown. One thread of a kernel calls it.
   TIGON_DEVICE_INLINE void make(const index_report& of) {
     if (is_made()) return;
-    op = of.op, argument = of.argument, at = of.at, value = of.value, below = of.below, ignored = of.ignored;
+    op = of.op, at = of.at, value = of.value, below = of.below, ignored = of.ignored;
     may_be_ignored = of.may_be_ignored;
     columns = of.columns, is_mask = of.is_mask, number = of.number;
     for (std::size_t k = 0; k + 1 < sizeof(letters); ++k) {

@@ -63,21 +63,38 @@ inline unsigned fitting(std::size_t count, const char* what) {
 inline unsigned blocks(std::size_t count) { return fitting(count, "blocks"); }
 inline unsigned columns(std::size_t count) { return fitting(count, "columns"); }
 
-/// Puts a kernel into the queue of the context. With TIGON_CHECKS of 2 the call waits for it, and throws what it reports.
+// A launch puts a kernel into the queue of the context. With TIGON_CHECKS of 2 the call waits for it, and throws what it reports.
+#if defined(TIGON_CUDA_MODEL)
 template <class... Parameter, class... Argument>
 void launch(context& ctx, void (*kernel)(Parameter...), dim3 grid, dim3 threads, Argument... argument) {
-  const cudaStream_t stream = stream_of(ctx);
-#if defined(TIGON_CUDA_MODEL)
-  cuda_model::launch(stream, kernel, grid, threads, argument...);
-#else
-  cudaLaunchConfig_t config{};
-  config.gridDim = grid, config.blockDim = threads, config.stream = stream;
-  expect_success(cudaLaunchKernelEx(&config, kernel, argument...), "a kernel does not start");
-#endif
+  cuda_model::launch(stream_of(ctx), kernel, grid, threads, argument...);
 #if TIGON_CHECKS >= 2
   ctx.wait();
 #endif
 }
+#else
+template <class... Parameter, class... Argument>
+void launch(context& ctx, void (*kernel)(Parameter...), cudaLaunchConfig_t config, Argument... argument) {
+  config.stream = stream_of(ctx);
+  expect_success(cudaLaunchKernelEx(&config, kernel, argument...), "a kernel does not start");
+#if TIGON_CHECKS >= 2
+  ctx.wait();
+#endif
+}
+template <class... Parameter, class... Argument>
+void launch(context& ctx, void (*kernel)(Parameter...), dim3 grid, dim3 threads, Argument... argument) {
+  cudaLaunchConfig_t config{};
+  config.gridDim = grid, config.blockDim = threads;
+  launch(ctx, kernel, config, argument...);
+}
+/// Clusters of so many blocks.
+inline cudaLaunchAttribute cluster_of(unsigned blocks) {
+  cudaLaunchAttribute of{};
+  of.id = cudaLaunchAttributeClusterDimension;
+  of.val.clusterDim = {blocks, 1, 1};
+  return of;
+}
+#endif
 
 }  // namespace TIGON_ABI
 }  // namespace tigon::gpu

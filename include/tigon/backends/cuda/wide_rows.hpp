@@ -199,16 +199,10 @@ void each_wide_row(context& ctx, const Loss& loss, std::size_t rows) {
       cudaLaunchConfig_t config{};
       const std::size_t at_once = 2 * static_cast<std::size_t>(limits().multiprocessors) / wide_row_blocks;
       config.gridDim = dim3(static_cast<unsigned>(std::min(rows, at_once)) * wide_row_blocks);
-      config.blockDim = wide_row_threads, config.stream = stream_of(ctx);
-      cudaLaunchAttribute of_cluster{};
-      of_cluster.id = cudaLaunchAttributeClusterDimension;
-      of_cluster.val.clusterDim = {wide_row_blocks, 1, 1};
+      config.blockDim = wide_row_threads;
+      cudaLaunchAttribute of_cluster = cluster_of(wide_row_blocks);
       config.attrs = &of_cluster, config.numAttrs = 1;
-      expect_success(cudaLaunchKernelEx(&config, kernel, loss, rows), "a kernel does not start");
-#if TIGON_CHECKS >= 2
-      ctx.wait();
-#endif
-      return;
+      return launch(ctx, kernel, config, loss, rows);
     }
 #endif
     launch(ctx, kernel, dim3(blocks(rows)), dim3(wide_row_threads), loss, rows);
