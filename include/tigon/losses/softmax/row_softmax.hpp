@@ -2,7 +2,6 @@
 #ifndef TIGON_LOSSES_SOFTMAX_ROW_SOFTMAX_HPP
 #define TIGON_LOSSES_SOFTMAX_ROW_SOFTMAX_HPP
 
-#include <tigon/backend/host.hpp>
 #include <tigon/rows/reduce_map.hpp>
 #include <tigon/rows/row.hpp>
 
@@ -97,7 +96,7 @@ struct capped_logits {
 template <bool Capped, class A>
 using logits_kind = std::conditional_t<Capped, capped_logits<A>, plain_logits<A>>;
 
-/// The same as programs of columns, for backends whose rows are not loops of the host.
+/// The maps of the next two functions.
 template <class A>
 struct capped_program {
   capped_logits<A> kind;
@@ -127,27 +126,17 @@ template <backend B, class A>
 void cap_logits(matrix_view<A> z, double softcap, context& ctx, matrix_view<A> slope = {}) {
   if (softcap == 0) return;
   const auto kind = capped_logits<A>::of(softcap);
-  if constexpr (!host_memory<B>) {
-    if (slope.data == nullptr) return map_rows<B>(ctx, capped_program<A>{kind}, reads(z), writes(z));
-    return map_rows<B>(ctx, capped_and_slope_program<A>{kind}, reads(z), writes(z, slope));
-  } else {
-    for_rows<B, A>(ctx, z.rows, z.cols, [=] TIGON_FN(auto row) {
-      if (slope.data == nullptr) return row.map(reads(z), writes(z), [=](auto v) { return kind.capped(v); });
-      row.map(reads(z), writes(z, slope), [=](auto v) { return kind.capped_and_slope(v); });
-    });
-  }
+  if (slope.data == nullptr)
+    map_rows<B>(ctx, capped_program<A>{kind}, reads(z), writes(z));
+  else
+    map_rows<B>(ctx, capped_and_slope_program<A>{kind}, reads(z), writes(z, slope));
 }
 
 /// The gradient of logits from that of their caps, in place. One that is 0 stays 0: its logit counts for nothing, and may
 /// be a NaN.
-template <backend B, class A>
-void gradient_of_capped(matrix_view<A> d, matrix_view<A> slope, context& ctx) {
-  for_rows<B, A>(ctx, d.rows, d.cols, [=] TIGON_FN(auto row) {
-    row.map(reads(d, slope), writes(d), [](auto v, auto by) {
-      const decltype(v) zero(A(0));
-      return select(v == zero, zero, normal_or_zero(v * by));
-    });
-  });
+template <backend B, class D, class A>
+void gradient_of_capped(matrix_view<D> d, matrix_view<A> slope, context& ctx) {
+  map_rows<B>(ctx, slope_program(), reads(matrix_view<const D>(d), slope), writes(d));
 }
 
 /// Summands of a sum of exponentials without the maximum's own 1: p unless it is 1, and how many are 1.
