@@ -157,12 +157,7 @@ __global__ void __launch_bounds__(threads_of_sum)
   if (threadIdx.x != 0) return;
   const double share = *of.share;
   const auto total = [&](double s) { return share == 0 ? 0 : s * share; };
-  const auto part = [](double weight, double value) { return weight == 0 ? 0 : weight * value; };
-  const auto put = [](std::span<A> at, double value) {
-    if (at.data() != nullptr) at[0] = static_cast<A>(value);
-  };
-  put(to.soft, total(sum[0])), put(to.hard, total(sum[1]));
-  put(to.loss, part(weight_hard, total(sum[1])) + part(weight_soft, total(sum[0])));
+  tigon::detail::put_losses(to, weight_soft, total(sum[0]), weight_hard, total(sum[1]));
 }
 
 }  // namespace TIGON_ABI
@@ -182,7 +177,7 @@ struct kernel<op::fused_linear_distillation, backends::cuda> {
     const std::size_t chunk = detail::chunk_rows<B, A>(rows, hidden, wide, ctx);
     return 2 * workspace::bytes_for<double>(rows) + workspace::bytes_for<double>(1) +
            (capped ? workspace::bytes_for<A>(chunk, vocab) : 0) + 2 * workspace::bytes_for<A>(chunk, wide) +
-           gpu::linear_chunks<B, T>::bytes(hidden, vocab, chunk, chunks_of(rows, chunk), of) +
+           gpu::linear_chunks<B, T>::bytes(hidden, vocab, chunk, gpu::chunks_of(rows, chunk), of) +
            gpu::linear_chunks<B, T>::bytes(teacher_hidden, wide, chunk, 0, parameters::frozen);
   }
 
@@ -199,7 +194,7 @@ struct kernel<op::fused_linear_distillation, backends::cuda> {
     A* const slopes = capped ? frame.template take<A>(chunk * vocab) : nullptr;
     A* const logits = frame.template take<A>(chunk * wide);
     A* const teacher_logits = frame.template take<A>(chunk * wide);
-    layer_type student(frame, t.student, t.out, chunk, chunks_of(all, chunk), ctx);
+    layer_type student(frame, t.student, t.out, chunk, gpu::chunks_of(all, chunk), ctx);
     layer_type teacher(frame, t.teacher.layer, {}, chunk, 0, ctx);
     detail::for_chunks(all, chunk, [&](std::size_t begin, std::size_t n) {
       const matrix_view<A> z(logits, n, vocab, wide), of_teacher(teacher_logits, n, wide), slope(slopes, n, vocab);
@@ -219,7 +214,7 @@ struct kernel<op::fused_linear_distillation, backends::cuda> {
                                                                        rows.from(begin), soft},
                          n);
       if (!t.out.any()) return;
-      if (capped) map_rows<B>(ctx, detail::slope_program(), reads(matrix_view<const D>(d), slope), writes(d));
+      if (capped) detail::gradient_of_capped<B>(d, slope, ctx);
       student.backward(begin, d);
     });
     student.finish();
@@ -242,11 +237,6 @@ struct kernel<op::fused_linear_distillation, backends::cuda> {
                      const fused_linear_distillation_options& opt, const distillation_losses<A>& losses, context& ctx) {
     gpu::launch(ctx, gpu::finish_distillation<A>, dim3(1), dim3(gpu::threads_of_sum), of, rows, opt.weight_soft,
                 opt.weight_hard, losses);
-  }
-
- private:
-  static std::size_t chunks_of(std::size_t rows, std::size_t chunk) {
-    return detail::ceil_div(rows, std::max<std::size_t>(chunk, 1));
   }
 };
 

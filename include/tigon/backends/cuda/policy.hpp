@@ -63,12 +63,7 @@ __global__ void __launch_bounds__(policy_threads) evaluate_policy(const __grid_c
     tigon::detail::policy_term v;
     if (of.reads(b, t)) v = of.term(b, t, logp(b * of.at.stride + t), s), sum[0] = of.weight(b, t, s) * v.loss;
     if (mu) sum[1] = v.kl, sum[2] = v.clipped;
-    if (!of.opt.reduce) {
-      const auto put = [&](std::span<A> to, double value) {
-        if (to.data() != nullptr) to[b * of.at.len + t] = static_cast<A>(mu ? value : 0);
-      };
-      put(out.loss, v.loss), put(out.metrics.kl, v.kl), put(out.metrics.clipped, v.clipped);
-    }
+    if (!of.opt.reduce) of.put(out, b * of.at.len + t, mu ? v : tigon::detail::policy_term{});
   }
   if (!of.opt.reduce) return;
   group<0>::reduce<add>(sum);
@@ -84,12 +79,8 @@ __global__ void __launch_bounds__(policy_threads) total_of_policy(const __grid_c
   for (std::size_t k = threadIdx.x; k < n; k += blockDim.x)
     sum[0] += out.partial[3 * k], sum[1] += out.partial[3 * k + 1], sum[2] += out.partial[3 * k + 2];
   group<0>::reduce<add>(sum);
-  const double tokens = math::max(tokens_that_count(of), 1.0);
-  if (threadIdx.x != 0) return;
-  const auto put = [](std::span<A> to, double value) {
-    if (to.data() != nullptr) to[0] = static_cast<A>(value);
-  };
-  put(out.loss, sum[0]), put(out.metrics.kl, sum[1] / tokens), put(out.metrics.clipped, sum[2] / tokens);
+  const double tokens = tokens_that_count(of);
+  if (threadIdx.x == 0) of.put_totals(out, sum[0], sum[1], sum[2], tokens);
 }
 
 /// Rows [first, last), of sequences from b on.

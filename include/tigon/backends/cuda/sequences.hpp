@@ -61,13 +61,7 @@ __global__ void __launch_bounds__(sequence_threads)
   if (threadIdx.x != 0) return;
   const double m = rule.opt.nll_denominator != 0 ? rule.opt.nll_denominator : *nll_count;
   const double nll = rule.nll && m != 0 ? sum[4] / m : 0;
-  const auto put = [](std::span<A> to, std::size_t k, double v) {
-    if (to.data() != nullptr) to[k] = static_cast<A>(v);
-  };
-  put(rule.out.nll_loss, 0, nll);
-  put(rule.out.loss, 0, (rule.nll && rule.opt.alpha != 0 ? rule.opt.alpha * nll : 0) + sum[0]);
-  put(rule.out.metrics, 0, sum[1]), put(rule.out.metrics, 1, sum[2]);
-  if (rule.out.empty_sequences.data() != nullptr) rule.out.empty_sequences[0] = static_cast<std::int64_t>(sum[3]);
+  rule.put_results(nll, sum[0], sum + 1, static_cast<std::int64_t>(sum[3]));
 }
 
 /// What a sequence adds to the results of its call.
@@ -101,13 +95,7 @@ __global__ void __launch_bounds__(sequence_threads)
   }
   group<0>::reduce<add>(sum);
   if (threadIdx.x != 0) return;
-  const auto put = [](std::span<A> to, double v) {
-    if (to.data() != nullptr) to[0] = static_cast<A>(v);
-  };
-  put(rule.out.loss, sum[0]);
-  put(rule.out.rejected_logps_sum, sum[2]), put(rule.out.chosen_logps_sum, sum[3]);
-  put(rule.out.rejected_rewards_sum, sum[4]), put(rule.out.chosen_rewards_sum, sum[5]);
-  if (rule.out.empty_sequences.data() != nullptr) rule.out.empty_sequences[0] = static_cast<std::int64_t>(sum[1]);
+  rule.put_results(sum[0], sum + 2, sum + 4, static_cast<std::int64_t>(sum[1]));
 }
 
 }  // namespace TIGON_ABI

@@ -4,6 +4,7 @@
 
 #include <tigon/losses/linear/few_rows_linear.hpp>
 #include <tigon/losses/softmax/cross_entropy_options.hpp>
+#include <tigon/losses/softmax/either_side.hpp>
 
 namespace tigon {
 
@@ -78,6 +79,15 @@ struct distillation_losses {
 
 namespace detail {
 inline namespace TIGON_ABI {
+/// The means of both parts, and their weighted sum; a weight of 0 takes a part away, whatever it is.
+template <class A>
+TIGON_EITHER_SIDE void put_losses(const distillation_losses<A>& to, double weight_soft, double soft, double weight_hard,
+                                  double hard) {
+  put_where_wanted(to.soft, 0, soft), put_where_wanted(to.hard, 0, hard);
+  put_where_wanted(to.loss, 0,
+                   (weight_hard == 0 ? 0 : weight_hard * hard) + (weight_soft == 0 ? 0 : weight_soft * soft));
+}
+
 /// What the rows of one call of the distillation kernel share.
 template <class A>
 struct distillation_rows {
@@ -260,14 +270,7 @@ struct distillation_door {
         for (std::size_t i = 0; i < of_kept.kept.n; ++i) sum += of_row[i];
       return sum * share;
     };
-    const double of_soft = total(of.soft), of_hard = total(of.hard);
-    const auto part = [](double weight, double value) { return weight == 0 ? 0 : weight * value; };
-    const auto put = [](std::span<A> to, double value) {
-      if (to.data() != nullptr) to[0] = static_cast<A>(value);
-    };
-    put(losses.soft, of_soft);
-    put(losses.hard, of_hard);
-    put(losses.loss, part(opt.weight_hard, of_hard) + part(opt.weight_soft, of_soft));
+    put_losses(losses, opt.weight_soft, total(of.soft), opt.weight_hard, total(of.hard));
   }
 
  private:

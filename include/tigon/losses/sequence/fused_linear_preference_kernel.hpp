@@ -123,14 +123,7 @@ void run_pairs(std::string_view op, void (*kernel)(const sequence_call<T>&, cont
   losses.per_token = opt.alpha * per_nll;
   kernel({head, of.gradients, reference.layer, tokens, 1.0, losses, opt.softcap}, ctx);
 
-  const auto put = [](std::span<A> to, std::size_t k, double v) {
-    if (to.data() != nullptr) to[k] = static_cast<A>(v);
-  };
-  const double nll = per_nll * losses.nll_sum;
-  put(out.nll_loss, 0, nll);
-  put(out.loss, 0, (terms.nll && opt.alpha != 0 ? opt.alpha * nll : 0) + losses.loss);
-  put(out.metrics, 0, losses.metrics[0]), put(out.metrics, 1, losses.metrics[1]);
-  if (out.empty_sequences.data() != nullptr) out.empty_sequences[0] = losses.empty;
+  losses.put_results(per_nll * losses.nll_sum, losses.loss, losses.metrics.data(), losses.empty);
   if (out.chosen_logits_mean.data() == nullptr && out.rejected_logits_mean.data() == nullptr) return;
   const logit_sums<B, T> sums(frame, head, ctx);
   const std::size_t half = rows / 2;
@@ -139,7 +132,8 @@ void run_pairs(std::string_view op, void (*kernel)(const sequence_call<T>&, cont
     sums.add(begin, half, sum);
     return half == 0 ? 0 : sum / (static_cast<double>(half) * static_cast<double>(vocab));
   };
-  put(out.chosen_logits_mean, 0, mean_of(0)), put(out.rejected_logits_mean, 0, mean_of(half));
+  put_where_wanted(out.chosen_logits_mean, 0, mean_of(0));
+  put_where_wanted(out.rejected_logits_mean, 0, mean_of(half));
 }
 
 /// The same on backend B: where its memory is elsewhere f is an object that the device calls.

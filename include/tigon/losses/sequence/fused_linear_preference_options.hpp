@@ -87,13 +87,18 @@ struct pair_rule {
   double per_pair = 0, per_token = 0;  ///< 1 / P, alpha / M
 
   TIGON_EITHER_SIDE void put(std::size_t b, const sequence_logp& c, const sequence_logp& r) const {
-    const auto to = [b](std::span<A> all, double v) {
-      if (all.data() != nullptr) all[b] = static_cast<A>(v);
-    };
-    to(out.chosen_logps, c.logp), to(out.rejected_logps, r.logp);
-    to(out.chosen_rewards, beta * c.ratio), to(out.rejected_rewards, beta * r.ratio);
+    put_where_wanted(out.chosen_logps, b, c.logp), put_where_wanted(out.rejected_logps, b, r.logp);
+    put_where_wanted(out.chosen_rewards, b, beta * c.ratio), put_where_wanted(out.rejected_rewards, b, beta * r.ratio);
   }
-  /// u of token k, of which the pair gives `of_pair`, and the nll takes `of_nll` where it counts there; returns what it adds to minus the sum of the nll.
+  /// The results of the call: the mean nll, and sums over the pairs.
+  TIGON_EITHER_SIDE void put_results(double nll_loss, double loss, const double* metrics, std::int64_t empty) const {
+    put_where_wanted(out.nll_loss, 0, nll_loss);
+    put_where_wanted(out.loss, 0, (nll && opt.alpha != 0 ? opt.alpha * nll_loss : 0) + loss);
+    put_where_wanted(out.metrics, 0, metrics[0]), put_where_wanted(out.metrics, 1, metrics[1]);
+    if (out.empty_sequences.data() != nullptr) out.empty_sequences[0] = empty;
+  }
+  /// u of token k, of which the pair gives `of_pair`, and the nll takes `of_nll` where it counts there; returns what it adds to
+  /// minus the sum of the nll.
   TIGON_EITHER_SIDE double put_u(std::size_t k, bool chosen, double of_pair, double of_nll) const {
     const auto& t = score.tokens;
     score.put_u(k, of_pair);

@@ -118,18 +118,12 @@ void run_unpaired(std::string_view op, void (*kernel)(const sequence_call<T>&, c
                             f};
   kernel({head, of.gradients, reference.layer, tokens, 1.0, losses, opt.softcap}, ctx);
 
-  const auto put = [](std::span<A> to, double v) {
-    if (to.data() != nullptr) to[0] = static_cast<A>(v);
-  };
-  put(out.loss, losses.loss);
-  put(out.chosen_logps_sum, losses.logps[1]), put(out.rejected_logps_sum, losses.logps[0]);
-  put(out.chosen_rewards_sum, losses.rewards[1]), put(out.rejected_rewards_sum, losses.rewards[0]);
-  if (out.empty_sequences.data() != nullptr) out.empty_sequences[0] = losses.empty;
+  losses.put_results(losses.loss, losses.logps, losses.rewards, losses.empty);
   if (out.chosen_logits_sum.data() == nullptr && out.rejected_logits_sum.data() == nullptr) return;
   const logit_sums<B, T> sums(frame, head, ctx);
   double logits[2] = {};
   for (std::size_t b = 0; b < sequences; ++b) sums.add(b * length, length, logits[desirable[b] != 0]);
-  put(out.chosen_logits_sum, logits[1]), put(out.rejected_logits_sum, logits[0]);
+  put_where_wanted(out.chosen_logits_sum, 0, logits[1]), put_where_wanted(out.rejected_logits_sum, 0, logits[0]);
 }
 
 /// The same on backend B: where its memory is elsewhere f is an object that the device calls.

@@ -72,8 +72,15 @@ struct unpaired_rule {
 
   TIGON_EITHER_SIDE bool liked(std::size_t b) const { return desirable[b] != 0; }
   TIGON_EITHER_SIDE void put(std::size_t b, const sequence_logp& s) const {
-    if (out.logps.data() != nullptr) out.logps[b] = static_cast<A>(s.logp);
-    if (out.rewards.data() != nullptr) out.rewards[b] = static_cast<A>(beta * s.ratio);
+    put_where_wanted(out.logps, b, s.logp), put_where_wanted(out.rewards, b, beta * s.ratio);
+  }
+  /// The results of the call, sums over the sequences; logps and rewards: of the others, and of the desirable.
+  TIGON_EITHER_SIDE void put_results(double loss, const double* logps, const double* rewards,
+                                     std::int64_t empty) const {
+    put_where_wanted(out.loss, 0, loss);
+    put_where_wanted(out.rejected_logps_sum, 0, logps[0]), put_where_wanted(out.chosen_logps_sum, 0, logps[1]);
+    put_where_wanted(out.rejected_rewards_sum, 0, rewards[0]), put_where_wanted(out.chosen_rewards_sum, 0, rewards[1]);
+    if (out.empty_sequences.data() != nullptr) out.empty_sequences[0] = empty;
   }
 };
 

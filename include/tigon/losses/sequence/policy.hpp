@@ -208,12 +208,21 @@ struct policy {
     }
   }
 
+  /// Loss and metrics of token i; and of all tokens, from sums over those that count.
+  static TIGON_EITHER_SIDE void put(const policy_output<A>& out, std::size_t i, const policy_term& v) {
+    put_where_wanted(out.loss, i, v.loss);
+    put_where_wanted(out.metrics.kl, i, v.kl), put_where_wanted(out.metrics.clipped, i, v.clipped);
+  }
+  static TIGON_EITHER_SIDE void put_totals(const policy_output<A>& out, double loss, double kl, double clipped,
+                                           double tokens) {
+    const double n = math::max(tokens, 1.0);
+    put_where_wanted(out.loss, 0, loss);
+    put_where_wanted(out.metrics.kl, 0, kl / n), put_where_wanted(out.metrics.clipped, 0, clipped / n);
+  }
+
   /// Loss and metrics from the log-probabilities of all rows.
   template <class B>
   void evaluate(const double* logp, policy_output<A> out, context& ctx) const {
-    const auto each = [](std::span<A> to, std::size_t i, double value) {
-      if (to.data() != nullptr) to[i] = static_cast<A>(value);
-    };
     for_host_tasks<B>(ctx, at.batch, [&](std::size_t b, std::size_t) {
       const double* own = logp + b * at.stride;
       const policy_sequence s = sequence(b, own);
@@ -225,9 +234,7 @@ struct policy {
         if (reads(b, t)) partial[0] += weight(b, t, s) * v.loss;
         if (mu) partial[1] += v.kl, partial[2] += v.clipped;
         if (opt.reduce) continue;
-        each(out.loss, b * at.len + t, mu ? v.loss : 0);
-        each(out.metrics.kl, b * at.len + t, mu ? v.kl : 0);
-        each(out.metrics.clipped, b * at.len + t, mu ? v.clipped : 0);
+        put(out, b * at.len + t, mu ? v : policy_term{});
       }
     });
     if (!opt.reduce) return;
@@ -236,9 +243,7 @@ struct policy {
       for (std::size_t b = 0; b < at.batch; ++b) sum += out.partial[3 * b + k];
       return sum;
     };
-    each(out.loss, 0, total(0));
-    each(out.metrics.kl, 0, total(1) / math::max(tokens, 1.0));
-    each(out.metrics.clipped, 0, total(2) / math::max(tokens, 1.0));
+    put_totals(out, total(0), total(1), total(2), tokens);
   }
 
   /// u = d loss / d logp of all rows, times the upstream gradient: none for 1, one number, or one a token.
