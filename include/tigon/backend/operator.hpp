@@ -66,11 +66,12 @@ namespace detail {
 template <class R>
 concept range_of_elements = requires(R& r) { std::span(r); };
 
-/// The element type of an aggregate of views that is given ranges instead, for its deduction guide: a sentence.
+/// The element type of an aggregate of views that is given ranges instead, for its deduction guide: a sentence. clang++
+/// names this type before it looks whether the guide's constraints hold, so it refuses ranges and nothing else.
 template <class... R>
 struct ranges_in_place_of_views {
   static_assert(
-      sizeof...(R) == 0,
+      !(range_of_elements<R> || ...),
       "tigon: the matrices of a layer and of gradients are views; expected tigon::matrix_view(data, rows, cols), "
       "not a std::vector or another range in their place");
   using type = float;
