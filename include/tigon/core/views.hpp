@@ -5,10 +5,33 @@
 #include <tigon/core/element.hpp>
 
 #include <cstddef>
+#include <initializer_list>
 #include <span>
 #include <type_traits>
 
 namespace tigon {
+
+namespace detail {
+
+/// What has elements, and neither rows nor columns: a std::vector, an array, a span.
+template <class R>
+concept range_of_elements = requires(R& r) { std::span(r); };
+
+template <class R>
+using element_of_range = std::remove_pointer_t<decltype(std::span(std::declval<R&>()).data())>;
+
+/// A range where a view takes the address of its first element. An array converts to that address.
+template <class R>
+concept range_for_pointer = range_of_elements<R> && !std::is_array_v<std::remove_reference_t<R>> &&
+                            !std::is_convertible_v<R, const element_of_range<R>*>;
+
+template <class U>
+concept listed_for_pointer = element<U> || std::is_arithmetic_v<U>;
+
+template <class>
+inline constexpr bool is_pointer_of_view = false;
+
+}  // namespace detail
 
 /// `rows` x `cols` elements; row i begins at data + i * row_stride. Columns are adjacent. `data` may be null where there are
 /// no elements: then rows and parts of the view begin there, too.
@@ -23,6 +46,19 @@ struct matrix_view {
   constexpr TIGON_INLINE matrix_view(T* d, std::size_t r, std::size_t c) : data(d), rows(r), cols(c), row_stride(c) {}
   constexpr TIGON_INLINE matrix_view(T* d, std::size_t r, std::size_t c, std::size_t stride)
       : data(d), rows(r), cols(c), row_stride(stride) {}
+  /// A range or a list in the place of a pointer is refused by a sentence.
+  template <detail::range_for_pointer R>
+  constexpr matrix_view(R&&, std::size_t, std::size_t, std::size_t = 0) {
+    static_assert(detail::is_pointer_of_view<R>,
+                  "tigon: matrix_view takes a pointer to the first element; expected "
+                  "tigon::matrix_view(v.data(), rows, cols), not the vector or another range v itself");
+  }
+  template <detail::listed_for_pointer U>
+  constexpr matrix_view(std::initializer_list<U>, std::size_t, std::size_t, std::size_t = 0) {
+    static_assert(detail::is_pointer_of_view<U>,
+                  "tigon: matrix_view takes a pointer to the first element; expected "
+                  "tigon::matrix_view(v.data(), rows, cols), not a list of elements, which nobody owns");
+  }
 
   /// A view that may write converts to one that may not.
   constexpr TIGON_INLINE operator matrix_view<const T>() const
@@ -42,6 +78,11 @@ struct matrix_view {
     return {rows == 0 ? data : data + first, rows, count, row_stride};
   }
 };
+
+template <detail::range_for_pointer R>
+matrix_view(R&&, std::size_t, std::size_t, std::size_t = 0) -> matrix_view<detail::element_of_range<R>>;
+template <detail::listed_for_pointer U>
+matrix_view(std::initializer_list<U>, std::size_t, std::size_t, std::size_t = 0) -> matrix_view<U>;
 
 template <class T>
 struct vector_view {
