@@ -12,7 +12,7 @@ from conan.tools.files import copy
 class Tigon(ConanFile):
     name = "tigon"
     version = "0.2.0"
-    description = "Fused training kernels for language models on CPUs"
+    description = "Fused training kernels for language models on CPUs and NVIDIA GPUs"
     license = "MIT"
     topics = ("machine-learning", "language-models", "simd", "header-only")
     package_type = "header-library"
