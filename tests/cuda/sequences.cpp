@@ -56,13 +56,14 @@ struct layers {
   linear_layer<T> of, other;
   linear_gradients<T> gradients;
   std::size_t rows, sequences;
-  explicit layers(problem<T>& p, gradient mode = gradient::overwrite) : rows(p.of().rows), sequences(rows / len) {
+  explicit layers(problem<T>& p, gradient mode = gradient::overwrite, std::size_t words = vocab)
+      : rows(p.of().rows), sequences(rows / len) {
     const std::size_t hidden = p.of().cols;
     const auto x = p.matrix(1), other_x = p.matrix(11);
-    const auto w = numbers<T>(vocab, hidden).fill(2), bias = numbers<T>(1, vocab).fill(3),
-               other_w = numbers<T>(vocab, hidden).fill(12);
+    const auto w = numbers<T>(words, hidden).fill(2), bias = numbers<T>(1, words).fill(3),
+               other_w = numbers<T>(words, hidden).fill(12);
     of = {x.matrix(), w.matrix(), bias.vector()}, other = {other_x.matrix(), other_w.matrix()};
-    auto dx = p.made("dx"), dw = p.made("dw", vocab, hidden), dbias = p.made("dbias", 1, vocab);
+    auto dx = p.made("dx"), dw = p.made("dw", words, hidden), dbias = p.made("dbias", 1, words);
     dw.fill(5), dbias.fill(6);
     gradients = {dx.matrix(), dw.matrix(), dbias.vector(), mode};
   }
@@ -211,18 +212,19 @@ TEST(cuda_sequences, log_probabilities_of_a_layer) {
 }
 
 template <class T>
-auto of_distillation(fused_linear_jsd_distillation_options opt, fused_linear_kl_div_options kl, std::size_t chunk) {
+auto of_distillation(fused_linear_jsd_distillation_options opt, fused_linear_kl_div_options kl, std::size_t chunk,
+                     std::size_t words = vocab) {
   return [=](problem<T>& p) {
-    const layers<T> l(p);
-    const auto target = labels_of(l.rows, vocab);
-    auto teacher = numbers<T>(l.rows, vocab);
+    const layers<T> l(p, gradient::overwrite, words);
+    const auto target = labels_of(l.rows, words);
+    auto teacher = numbers<T>(l.rows, words);
     teacher.fill(8, 1.5f);
     wide_results<T> wide{p};
     const auto loss = wide.take("loss, soft, hard", 3);
     wide.done();
     const bool elements = kl.reduction == divergence_reduction::none;
-    const auto of_kl = numbers<float>(elements ? l.rows : 1, elements ? vocab : 1).fill(0),
-               g = numbers<float>(elements ? l.rows : 1, elements ? vocab : 1).fill(9, 2);
+    const auto of_kl = numbers<float>(elements ? l.rows : 1, elements ? words : 1).fill(0),
+               g = numbers<float>(elements ? l.rows : 1, elements ? words : 1).fill(9, 2);
     const auto dx = p.made("dx of kl_div"), back = p.made("dx of its backward");
     return in_chunks(chunk, [=]<class B>(context& ctx) {
       fused_linear_jsd_distillation_forward<B>(
@@ -241,6 +243,10 @@ TEST(cuda_sequences, distillation) {
                              {.reduction = divergence_reduction::none, .temperature = 2}, 4),
       4e-6);
   expect_as_single_numbers<bfloat16>(s, of_distillation<bfloat16>({}, {.log_target = true}, 4), 8e-3);
+}
+// More columns than the threads of a row have at a time: gradients of 16 bits go where its logits are still being read.
+TEST(cuda_sequences, distillation_of_wide_rows) {
+  expect_as_single_numbers<bfloat16>({2, 8}, of_distillation<bfloat16>({}, {}, 0, 11000), 8e-3);
 }
 
 // What is out of range is thrown when the host waits; nothing is read for it.

@@ -202,6 +202,32 @@ inline unsigned blocks_of_row(std::size_t bytes) {
   return bytes < (std::size_t{8} << 10) || wanted > most ? 0 : static_cast<unsigned>(wanted);
 }
 
+/// Clusters of so many blocks that the GPU has at a time: with more, the last ones would come late. Asked once by each thread
+/// for a kernel that takes N columns at a time, and may have so many bytes of shared memory.
+template <int N, class Kernel>
+std::size_t clusters_at_once(Kernel kernel, cudaLaunchConfig_t config, unsigned blocks, std::size_t shared_bytes) {
+  constexpr int devices = 64;
+  thread_local int at_once[devices][cluster::most_blocks + 1];
+  int device = 0;
+  expect_success(cudaGetDevice(&device), "the device");
+  int& clusters = at_once[device % devices][blocks];
+  if (clusters == 0) {
+    if (shared_bytes != 0)
+      expect_success(
+          cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared_bytes)),
+          "a kernel's shared memory");
+    if (blocks > 1) {
+      expect_success(cudaOccupancyMaxActiveClusters(&clusters, kernel, &config), "a kernel's clusters");
+    } else {
+      expect_success(cudaOccupancyMaxActiveBlocksPerMultiprocessor(
+                         &clusters, kernel, static_cast<int>(config.blockDim.x), config.dynamicSmemBytes),
+                     "a kernel's blocks");
+      clusters *= limits().multiprocessors;
+    }
+  }
+  return static_cast<std::size_t>(clusters);
+}
+
 template <int N, class Loss>
 void launch_staged(context& ctx, const Loss& loss, std::size_t rows, unsigned blocks) {
   using T = typename Loss::element;
@@ -213,25 +239,8 @@ void launch_staged(context& ctx, const Loss& loss, std::size_t rows, unsigned bl
   config.dynamicSmemBytes = bytes;
   cudaLaunchAttribute of_cluster = cluster_of(blocks);
   if (blocks > 1) config.attrs = &of_cluster, config.numAttrs = 1;
-  // Clusters that the GPU has at a time: with more, the last ones would come late.
-  constexpr int devices = 64;
-  thread_local int at_once[devices][9];
-  int device = 0;
-  expect_success(cudaGetDevice(&device), "the device");
-  int& clusters = at_once[device % devices][blocks];
-  if (clusters == 0) {
-    expect_success(
-        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes_of_part())),
-        "a kernel's shared memory");
-    if (blocks > 1) {
-      expect_success(cudaOccupancyMaxActiveClusters(&clusters, kernel, &config), "a kernel's clusters");
-    } else {
-      expect_success(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&clusters, kernel, staged_threads, bytes),
-                     "a kernel's blocks");
-      clusters *= limits().multiprocessors;
-    }
-  }
-  config.gridDim = dim3(static_cast<unsigned>(std::min(rows, static_cast<std::size_t>(clusters))) * blocks);
+  const std::size_t clusters = clusters_at_once<N>(kernel, config, blocks, bytes_of_part());
+  config.gridDim = dim3(static_cast<unsigned>(std::min(rows, clusters)) * blocks);
   launch(ctx, kernel, config, loss, rows, per_block);
 }
 #endif

@@ -37,6 +37,7 @@ struct tempered_powers : tigon::detail::tempered<A> {
   using lanes = typename simd::vec<simd::cuda, A>::lanes;
   using V = simd::vec<simd::cuda, A>;
   TIGON_INLINE tempered_powers(double temperature) : tigon::detail::tempered<A>(temperature) {}
+  explicit TIGON_INLINE tempered_powers(tigon::detail::tempered<A> by) : tigon::detail::tempered<A>(by) {}
 
   TIGON_DEVICE_INLINE A of(A below) const {
     if constexpr (Rough && std::is_same_v<A, float>)

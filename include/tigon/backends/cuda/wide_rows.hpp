@@ -4,6 +4,8 @@
 #define TIGON_BACKENDS_CUDA_WIDE_ROWS_HPP
 
 #include <tigon/backends/cuda/powers.hpp>
+// Behind it: it says how these are compiled.
+#include <tigon/losses/divergence/fused_linear_distillation_kernel.hpp>
 
 #include <tuple>
 
@@ -66,20 +68,32 @@ struct wide_row {
     }
   }
   /// to[column] = f(column, N elements of each), N numbers at a time. Elements may be narrower than those of the first row, and
-  /// lie where it begins: so all threads read before any writes.
+  /// lie where it begins: so no thread writes where another may still read. All have read as far as they have come together.
   template <class D, class F, class T, class... More>
   TIGON_DEVICE_INLINE void map(D* to, F f, const T* row, const More*... more) const {
-    for (unsigned begin = 0; begin < cols; begin += step()) {
-      const unsigned j = begin + thread() * N;
-      std::tuple<elements<N, T>, elements<N, More>...> e;
-      if (j < cols) load(e, j, row, more...);
+    constexpr int at_once = 2;
+    [[maybe_unused]] std::size_t safe = 0;  // columns of `to` that lie where all have read
+    for (unsigned begin = 0; begin < cols; begin += at_once * step()) {
+      std::tuple<elements<N, T>, elements<N, More>...> e[at_once];
+      const auto each_step = [&](auto of) {
+#pragma unroll
+        for (int u = 0; u < at_once; ++u)
+          if (const unsigned j = begin + static_cast<unsigned>(u) * step() + thread() * N; j < cols) of(e[u], j);
+      };
+      each_step([&](auto& x, unsigned j) { load(x, j, row, more...); });
       if constexpr (sizeof(D) < sizeof(T)) {
-        if (blocks_of_wide_row::size() == 1)
-          __syncthreads();
-        else
-          blocks_of_wide_row::sync();
+        const std::size_t end = begin + at_once * std::size_t{step()};
+        if ((end < cols ? end : cols) > safe) {
+          if (blocks_of_wide_row::size() == 1)
+            __syncthreads();
+          else
+            blocks_of_wide_row::sync();
+          safe = end * (sizeof(T) / sizeof(D));
+        }
       }
-      if (j < cols) std::apply([&](const auto&... x) { f(j, x...).store(to + j); }, e);
+      each_step([&](const auto& x, unsigned j) {
+        std::apply([&](const auto&... of) { f(j, of...).store(to + j); }, x);
+      });
     }
   }
   template <class D>
@@ -88,6 +102,9 @@ struct wide_row {
     none.fill(D(0.0f));
     for (unsigned j = thread() * N; j < cols; j += step()) none.store(to + j);
   }
+
+  /// Of z, whose columns are those of this row, in one pass.
+  TIGON_DEVICE_INLINE tigon::detail::log_sum<A> log_sum(vector_view<A> z, tigon::detail::tempered<A> by) const;
 
   // As a row of rows/row.hpp.
   TIGON_DEVICE_INLINE wide_row part(std::size_t, std::size_t n) const { return {blocks, static_cast<unsigned>(n)}; }
@@ -175,9 +192,17 @@ struct logits_of_wide_row {
   }
 };
 
+template <int N, class A>
+TIGON_DEVICE_INLINE tigon::detail::log_sum<A> wide_row<N, A>::log_sum(vector_view<A> z,
+                                                                      tigon::detail::tempered<A> by) const {
+  const logits_of_wide_row<N, A> of_z{*this, z.data};
+  const lse_parts<A> of = lse_of_row<A>(of_z, tempered_powers<false, A>(by));
+  return {of.top, of.rest, math::log1p(of.rest)};
+}
+
 /// loss.row(row, i) for all rows, a cluster, or where there are none a block each.
 template <int N, class Loss>
-__global__ void __launch_bounds__(wide_row_threads) wide_rows(const __grid_constant__ Loss loss, std::size_t rows) {
+__global__ void __launch_bounds__(wide_row_threads, 2) wide_rows(const __grid_constant__ Loss loss, std::size_t rows) {
   __shared__ typename blocks_of_wide_row::mailbox box;
   blocks_of_wide_row blocks(box);
   const wide_row<N, typename Loss::A> row{blocks, loss.cols};
@@ -197,11 +222,11 @@ void each_wide_row(context& ctx, const Loss& loss, std::size_t rows) {
     // A short row has one block.
     if (limits().capability >= 9 && loss.cols >= wide_row_blocks * wide_row_threads * n.value) {
       cudaLaunchConfig_t config{};
-      const std::size_t at_once = 2 * static_cast<std::size_t>(limits().multiprocessors) / wide_row_blocks;
-      config.gridDim = dim3(static_cast<unsigned>(std::min(rows, at_once)) * wide_row_blocks);
-      config.blockDim = wide_row_threads;
+      config.gridDim = dim3(wide_row_blocks), config.blockDim = wide_row_threads;
       cudaLaunchAttribute of_cluster = cluster_of(wide_row_blocks);
       config.attrs = &of_cluster, config.numAttrs = 1;
+      const std::size_t at_once = clusters_at_once<n.value>(kernel, config, wide_row_blocks, 0);
+      config.gridDim.x *= static_cast<unsigned>(std::min(rows, at_once));
       return launch(ctx, kernel, config, loss, rows);
     }
 #endif

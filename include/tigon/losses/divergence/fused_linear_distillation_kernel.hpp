@@ -17,6 +17,7 @@ struct log_sum {
 };
 template <class Row, class A>
 TIGON_RARE log_sum<A> log_sum_of(Row row, vector_view<A> z, tempered<A> by) {
+  if constexpr (requires { row.log_sum(z, by); }) return row.log_sum(z, by);
   const A top = row.max(reads(z), [](auto v) { return v; });
   const auto p = [=](auto v) { return exp_nonpositive(by.distance(v - top)); };
   A d = row.sum(reads(z), p) - A(1);
