@@ -28,6 +28,8 @@ def checked_twice(bench, call, *results):
 
 def liger_ms(bench, function, *leaves):
     """Forward and backward of a loss, which Liger's backward only multiplies."""
+    if bench.profile:
+        return None
     try:
         with torch.enable_grad():
             return bench.median_ms(lambda: torch.autograd.grad(function(*leaves), leaves), graph=False, repeats=5)
@@ -38,6 +40,8 @@ def liger_ms(bench, function, *leaves):
 
 def report(bench, op, shape, hidden, vocab, products, call, liger, bar, errors):
     """shape: of the rows of the layer's input."""
+    if bench.profile:
+        return bench.print_kernels(" ".join((op, *map(str, shape))), call)
     ms = bench.median_ms(call, graph=False, repeats=7)
     rows = math.prod(shape)
     bench.report(op, "both", " x ".join(map(str, (*shape, hidden, vocab))), None, ms, liger, None, bar,

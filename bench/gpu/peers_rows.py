@@ -174,8 +174,10 @@ def rotations(bench):
 
     doors = bench.doors
     for b, s, h, kv, d in ((4, 2048, 32, 8, 128), (4, 2048, 32, 8, 64)):
-        q, k, cos, sin = random(b, s, h, d), random(b, s, kv, d), random(s, d // 2), random(s, d // 2)
+        q, k, angle = random(b, s, h, d), random(b, s, kv, d), random(s, d // 2)
+        cos, sin = angle.cos(), angle.sin()
         yq, yk = empties(q, k)
+        in_place = [t.clone() for t in (q, k)]  # as Liger does it
         sizes = b, s, h, kv, d
         moved = 2 * (q.numel() + k.numel()) * 2
         bars = (0.043, 0.043) if d == 128 else None
@@ -196,7 +198,10 @@ def rotations(bench):
         rotated = lambda x: torch.cat((-x[..., d // 2 :], x[..., : d // 2]), -1)
         compiled = lambda q, k: tuple(x * whole[0][:, None] + rotated(x) * whole[1][:, None] for x in (q, k))
         leaves = leaves_of(q.transpose(1, 2), k.transpose(1, 2))
-        both_passes(bench, "rope", shape, (moved, moved), forward, backward, lambda q, k: liger.liger_rope(q, k, *whole), compiled, leaves, bars, errors)
+        both_passes(bench, "rope", shape, (moved, moved), forward, backward, None, compiled, leaves, None, errors)
+        forward = lambda: doors.rope_forward(*in_place, cos, sin, *in_place, *sizes)
+        backward = lambda: doors.rope_backward(*in_place, cos, sin, *in_place, *sizes)
+        both_passes(bench, "rope in place", shape, (moved, moved), forward, backward, lambda q, k: liger.liger_rope(q, k, *whole), None, leaves, bars, ([], []))
 
         freqs = random(s, d, dtype=F32)
         forward = lambda: doors.llama4_rope_forward(q, k, freqs, yq, yk, *sizes)
@@ -208,7 +213,8 @@ def rotations(bench):
         liger_ms, _ = bench.peers(lambda q, k: LigerLlama4RopeFunction.apply(q, k, complex_freqs), None, leaves_of(q, k))[0]
         bench.report("llama4_rope", "forward", shape, moved, bench.median_ms(forward), liger_ms, None, bars and bars[0], errors[0])
 
-        cos3, sin3 = random(3, b, s, d // 2), random(3, b, s, d // 2)
+        angles3 = random(3, b, s, d // 2)
+        cos3, sin3 = angles3.cos(), angles3.sin()
         forward = lambda: doors.qwen2vl_mrope_forward(q, k, cos3, sin3, yq, yk, *sizes)
         bench.once(forward)
         sections = [d // 8, 3 * d // 16, 3 * d // 16]
@@ -217,7 +223,9 @@ def rotations(bench):
         wide = [torch.cat((t, t), -1) for t in (cos3, sin3)]
         liger_ms, _ = bench.peers(lambda q, k: liger.liger_qwen2vl_mrope(q, k, *wide, sections), None,
                                   leaves_of(q.transpose(1, 2), k.transpose(1, 2)))[0]
-        bench.report("qwen2vl_mrope", "forward", shape, moved, bench.median_ms(forward), liger_ms, None, bars and bars[0], errors)
+        bench.report("qwen2vl_mrope", "forward", shape, moved, bench.median_ms(forward), None, None, None, errors)
+        forward = lambda: doors.qwen2vl_mrope_forward(*in_place, cos3, sin3, *in_place, *sizes)
+        bench.report("qwen2vl_mrope in place", "forward", shape, moved, bench.median_ms(forward), liger_ms, None, bars and bars[0])
 
         wq, wk, dyq, dyk = random(d), random(d), random(b, s, h, d), random(b, s, kv, d)
         dq, dk, dwq, dwk = empties(q, k, wq, wk)
