@@ -13,6 +13,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <type_traits>
 #include <vector>
 
@@ -22,6 +23,9 @@ namespace tigon {
 /// and with equally many bytes, and which leaves those of rank r at all[r * mine.size()]. `mine` and `all` are apart.
 /// It may also have all_to_all(mine, all) of size() equal parts: part r of `mine` goes to rank r, and becomes the part of
 /// this rank in `all` there. Sums over more than two ranks then send less.
+/// A communicator of a device says `static constexpr bool host_memory = false`: `mine` and `all` are in the device's memory,
+/// and all_gather returns when it is in the queue whose stream is queue(). host() is the communicator by which the hosts of
+/// the ranks compare what they were called with, or null: then nobody does.
 template <class C>
 concept communicator = requires(const C& c, std::span<const std::byte> mine, std::span<std::byte> all) {
   { c.rank() } -> std::convertible_to<std::size_t>;
@@ -46,6 +50,11 @@ namespace detail {
 template <class C>
 concept exchanging =
     requires(const C& c, std::span<const std::byte> mine, std::span<std::byte> all) { c.all_to_all(mine, all); };
+template <class C>
+inline constexpr bool gathers_on_host = true;
+template <class C>
+  requires requires { C::host_memory; }
+inline constexpr bool gathers_on_host<C> = C::host_memory;
 }  // namespace detail
 
 /// A non-owning reference to any communicator; lives no longer than the call it is passed to.
@@ -64,6 +73,7 @@ class communicator_ref {
       all_to_all_ = [](const void* object, std::span<const std::byte> mine, std::span<std::byte> all) {
         static_cast<const C*>(object)->all_to_all(mine, all);
       };
+    if constexpr (!detail::gathers_on_host<C>) host_memory_ = false, queue_ = c.queue(), host_ = c.host();
   }
 
   TIGON_INLINE std::size_t rank() const { return rank_; }
@@ -71,6 +81,11 @@ class communicator_ref {
   TIGON_INLINE void all_gather(std::span<const std::byte> mine, std::span<std::byte> all) const {
     all_gather_(object_, mine, all);
   }
+  /// Whether `mine` and `all` are in memory of the host; otherwise a device gathers, in the order of queue().
+  TIGON_INLINE bool host_memory() const { return host_memory_; }
+  TIGON_INLINE const void* queue() const { return queue_; }
+  /// By which the hosts of the ranks exchange what they know; null: not at all.
+  TIGON_INLINE const communicator_ref* host() const { return host_memory_ ? this : host_; }
   /// Whether it has an all_to_all of its own.
   TIGON_INLINE bool exchanges() const { return all_to_all_ != nullptr; }
   /// Without one of its own every rank gathers the parts of all, for which this takes size() times the memory of `mine`.
@@ -88,6 +103,9 @@ class communicator_ref {
   const void* object_;
   std::size_t rank_, size_;
   exchange all_gather_, all_to_all_ = nullptr;
+  bool host_memory_ = true;
+  const void* queue_ = nullptr;
+  const communicator_ref* host_ = nullptr;
 };
 
 namespace comm {
@@ -172,11 +190,31 @@ void reduce_in_rank_order(communicator_ref c, std::type_identity_t<std::span<con
   }
 }
 
+/// Refuses a communicator whose bytes are elsewhere than the data of a call: with the host, or in a device's memory, in the
+/// order of this queue. One rank sends nothing, and may have any.
+inline void expect_place(std::string_view op, communicator_ref c, bool host_memory, const void* queue) {
+  if (c.size() == 1) return;
+  if (c.host_memory() != host_memory)
+    tigon::detail::fail_argument(error_code::argument, op, "comm",
+                                 c.host_memory() ? "a communicator of the host" : "a communicator of a device",
+                                 host_memory ? "one that gathers in the memory of the host"
+                                             : "one that gathers in the memory of the device, as comm::nccl does");
+  if (c.queue() != queue)
+    tigon::detail::fail_argument(error_code::argument, op, "comm", "a communicator of another stream",
+                                 "one of the context's stream");
+}
+
 /// Before ranks write together: check() throws where this rank finds a mistake. Then every rank throws the error of the
-/// first rank that found one, the same code and sentence everywhere; otherwise all get the records of all ranks.
+/// first rank that found one, the same code and sentence everywhere; otherwise all get the records of all ranks. Where the
+/// hosts exchange nothing a rank throws its own error alone, and gets its own record alone.
 template <class Record, class Check>
   requires std::is_trivially_copyable_v<Record>
-std::vector<Record> agree(communicator_ref c, const Record& record, Check check) {
+std::vector<Record> agree(communicator_ref of, const Record& record, Check check) {
+  if (of.host() == nullptr) {
+    check();
+    return {record};
+  }
+  const communicator_ref c = *of.host();
   struct verdict {
     std::int64_t code, length;  // of the sentence; 0: there is none
     Record record;

@@ -65,6 +65,7 @@ void expert_parallel_moe_forward(communicator_ref comm, in_matrix<T> x, moe_choi
   const moe_shape s{x.rows, choices.indices.cols, w.experts, x.cols, w.down.cols};
   const auto record = detail::moe_record_of<B, T, R, E, E, I>(s, comm.size(), opt.gate);
   const auto ranks = comm::agree(comm, record, [&] {
+    comm::expect_place(name, comm, host_memory<B>, nullptr);
     arguments args(name);
     detail::declare_moe<T, E>(args, x, choices, w);
     args.out("y", y, s.tokens, s.hidden);
@@ -92,6 +93,7 @@ void expert_parallel_moe_backward(communicator_ref comm, in_matrix<T> dy, in_mat
   const auto record = detail::moe_record_of<B, T, R, E, G, I>(s, comm.size(), opt.gate)
                           .with(to.dx.data != nullptr, to.dweights.data != nullptr);
   const auto ranks = comm::agree(comm, record, [&] {
+    comm::expect_place(name, comm, host_memory<B>, nullptr);
     arguments args(name);
     detail::declare_moe<T, E>(args, x, choices, w);
     detail::declare_moe_gradients<T, E>(args, dy, w, s, to);
