@@ -51,7 +51,7 @@ struct vocab_parallel_cross_entropy_options;
 namespace detail {
 inline namespace TIGON_ABI {
 /// Declares what both public functions read of one rank, and checks what it says.
-template <class A, class I>
+template <class B, class A, class I>
 void declare_vocab_shard(arguments& args, std::string_view op, extent logits, vocab_shard shard,
                          std::span<const I> target, const vocab_parallel_cross_entropy_options& opt) {
   args.at_least_one("vocab", shard.vocab);
@@ -69,7 +69,7 @@ void declare_vocab_shard(arguments& args, std::string_view op, extent logits, vo
     fail_argument(
         error_code::argument, op, "label_smoothing", number_text(opt.label_smoothing),
         "0 where it is spread over " + std::to_string(k) + (others ? " classes, the target among them" : " classes"));
-  expect_labels(op, target, shard.vocab, opt.ignore_index);
+  expect_labels_of<B>(op, target, shard.vocab, opt.ignore_index);
 }
 
 /// Checks that the shards are the vocabulary, and that the ranks agree in all else.
@@ -95,6 +95,8 @@ std::size_t vocab_parallel_cross_entropy_workspace(std::size_t rows, std::size_t
                                                    vocab_parallel_cross_entropy_options opt = {},
                                                    const context& ctx = default_context<B>()) {
   using A = accumulator_t<T>;
+  if constexpr (!host_memory<B>)
+    return kernel_for<op::vocab_parallel_cross_entropy, B>::template workspace_bytes<T>(rows, ranks, opt);
   const detail::vocab_message numbers(opt);
   const std::size_t scratch = simd::scratch_workspace<B, A>(cols, 1, ctx);
   const std::size_t all = ranks == 1 ? 0 : workspace::bytes_for<A>(ranks, numbers.sent, rows);
@@ -116,10 +118,12 @@ void vocab_parallel_cross_entropy_forward(communicator_ref comm, matrix_view<X> 
   static_assert(token_id<I>, "tigon: targets are std::int32_t or std::int64_t");
   const std::span<const I> targets(labels);
   constexpr std::string_view name = "vocab_parallel_cross_entropy_forward";
-  const auto record = detail::vocab_record(logits.rows, logits.cols, shard, element_number<T>(), targets, opt);
+  const auto record =
+      detail::vocab_record(logits.rows, logits.cols, shard, element_number<T>(), detail::read_on_host<B>(targets), opt);
   const auto ranks = comm::agree(comm, record, [&] {
+    detail::expect_place<B>(name, comm, ctx);
     arguments args(name);
-    detail::declare_vocab_shard<A>(args, name, logits, shard, targets, opt);
+    detail::declare_vocab_shard<B, A>(args, name, logits, shard, targets, opt);
     args.out("rest", to.rest, logits.rows);
     args.out("top", to.top, logits.rows);
     args.out("loss", to.loss, logits.rows);
@@ -127,9 +131,15 @@ void vocab_parallel_cross_entropy_forward(communicator_ref comm, matrix_view<X> 
     ctx.workspace().expect(
         name, vocab_parallel_cross_entropy_workspace<B, T>(logits.rows, logits.cols, comm.size(), opt, ctx));
   });
-  detail::expect_vocab_shards(name, ranks);
-  kernel_for<op::vocab_parallel_cross_entropy, B>::template forward<B, T, I>(comm, ranks, logits, targets, to, opt,
-                                                                             ctx);
+  if (ranks.size() == comm.size()) detail::expect_vocab_shards(name, ranks);
+  using K = kernel_for<op::vocab_parallel_cross_entropy, B>;
+  if constexpr (host_memory<B>)
+    return K::template forward<B, T, I>(comm, ranks, logits, targets, to, opt, ctx);
+  else {
+    const detail::call_of_ranks<B> guard;
+    detail::expect_labels_in<B>(name, targets, shard.vocab, opt.ignore_index, ctx);
+    K::template forward<B, T, I>(comm, shard, logits, targets, to, opt, ctx);
+  }
 }
 
 /// dlogits of this rank's columns, from what forward left of the same logits. Sends nothing; may be
@@ -147,12 +157,13 @@ void vocab_parallel_cross_entropy_backward(in_matrix<T> logits, vocab_shard shar
   const std::span<const I> targets(labels);
   constexpr std::string_view name = "vocab_parallel_cross_entropy_backward";
   arguments args(name);
-  detail::declare_vocab_shard<accumulator_t<T>>(args, name, logits, shard, targets, opt);
+  detail::declare_vocab_shard<B, accumulator_t<T>>(args, name, logits, shard, targets, opt);
   args.in("upstream", upstream, upstream.size() == 1 ? 1 : logits.rows);
   args.in("top", saved.top, logits.rows);
   args.in("rest", saved.rest, logits.rows);
   args.out("dlogits", dlogits, logits.rows, logits.cols).may_be("logits");
   args.check();
+  if constexpr (!host_memory<B>) detail::expect_labels_in<B>(name, targets, shard.vocab, opt.ignore_index, ctx);
   kernel_for<op::vocab_parallel_cross_entropy, B>::template backward<B, T, I>(shard, logits, targets, upstream, saved,
                                                                               dlogits, opt, ctx);
 }

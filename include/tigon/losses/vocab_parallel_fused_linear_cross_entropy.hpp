@@ -74,6 +74,9 @@ std::size_t vocab_parallel_fused_linear_cross_entropy_workspace(std::size_t rows
   const std::size_t chunk = detail::cross_entropy_shard_chunk<B, A>(rows, hidden, vocab, ranks, ctx);
   const std::size_t of_rows = cross_entropy_workspace<B, input_t<T>>(rows, vocab, ctx) -
                               simd::scratch_workspace<B, A>(vocab, 1, ctx) + detail::kept_labels<I>::bytes<A>(rows, 1);
+  if constexpr (!host_memory<B>)
+    return of_rows + kernel_for<op::vocab_parallel_fused_linear_cross_entropy, B>::template workspace_bytes<B, T>(
+                         {rows, hidden, cols}, ranks, chunk, ctx, of);
   return of_rows +
          detail::shard_linear<B, T>::bytes({rows, hidden, cols}, vocab, ranks, chunk, ctx, of, [=](std::size_t n) {
            return workspace::bytes_for<A>(n, cols) + detail::tiled_rows<A>::bytes(n) +
@@ -93,6 +96,16 @@ struct shard_cross_entropy_call {
   cross_entropy_results<accumulator_t<T>> to;
   bool backward;
 };
+
+/// What a kernel has of the options: those of the loss; of a device all, because `upstream` is a number of the host.
+template <class B>
+auto options_of_kernel(vocab_parallel_fused_linear_cross_entropy_options opt, bool backward) {
+  if (backward) opt.upstream = 1;
+  if constexpr (host_memory<B>)
+    return opt.loss;
+  else
+    return opt;
+}
 
 /// Checks on all ranks, and the call.
 template <class B, layer_types T, class Target, class Weight>
@@ -118,30 +131,35 @@ void shard_linear_cross_entropy(std::string_view name, const shard_cross_entropy
                                 {"denominator", opt.loss.denominator},
                                 {"token_scaling", std::int64_t{opt.token_scaling}},
                                 {"the choice of predicted tokens", std::int64_t{predicts}},
-                                {"class_weight", hash_of_numbers(weight.data, weight.size)},
-                                {"upstream", hash_of_numbers(of.upstream.data(), of.upstream.size())}};
-  const equal_numbers<A, I> layer(of.part, targets, chunk, of.gradients.dx.data != nullptr);
-  const auto columns = columns_of(agree_on_shards(name, of.comm, shard, cols, layer, equal, [&] {
+                                {"class_weight", hash_of_numbers<B>(weight.data, weight.size)},
+                                {"upstream", hash_of_numbers<B>(of.upstream.data(), of.upstream.size())},
+                                {"upstream", host_memory<B> || of.backward ? 1.0 : opt.upstream}};
+  const equal_numbers<A, I> layer(of.part, read_on_host<B>(targets), chunk, of.gradients.dx.data != nullptr);
+  const auto agreed = agree_on_shards(name, of.comm, shard, cols, layer, equal, [&] {
+    expect_place<B>(name, of.comm, ctx);
     arguments args(name);
     declare_linear_shard<B>(args, name, of.part);
     declare_labels(args, targets, weight, rows, shard.vocab);
-    args.in("upstream", of.upstream, of.upstream.size() == 1 ? 1 : rows);
+    if (of.backward) args.in("upstream", of.upstream, of.upstream.size() == 1 ? 1 : rows);
     declare_gradients(args, head, of.gradients);
     if (!of.backward) declare_loss<A>(args, of.to.loss, of.to.metrics, rows, opt.loss.reduction);
     args.check();
     expect_loss_options<A>(args, opt.loss);
     args.finite<A>("upstream", of.backward ? 1 : opt.upstream);
-    expect_labels(name, targets, shard.vocab, opt.loss.ignore_index);
+    expect_labels_of<B>(name, targets, shard.vocab, opt.loss.ignore_index);
     ctx.workspace().expect(name, vocab_parallel_fused_linear_cross_entropy_workspace<B, T>(
                                      rows, hidden, cols, shard.vocab, ranks, ctx, of.gradients.of_weights()));
-  }));
+  });
+  const auto columns = columns_of(agreed, of.comm);
 
+  const call_of_ranks<B> guard;
   workspace::frame frame(ctx.workspace());
-  const loss_rows<A> of_rows(name, frame, targets, shard.vocab, weight, of.to.metrics, opt.loss, ctx);
+  const loss_rows_of<row_backend<B>, A> of_rows(name, frame, targets, shard.vocab, weight, of.to.metrics, opt.loss,
+                                                ctx);
   cross_entropy_rows out = of_rows.out;
   out.token_scaling = opt.token_scaling;
   using K = kernel_for<op::vocab_parallel_fused_linear_cross_entropy, B>;
-  const kept_labels<I> kept(frame, targets, rows, opt.loss.ignore_index);
+  const auto kept = kept_labels<I>::template of<B>(frame, targets, rows, opt.loss.ignore_index);
   const auto g = kept.template of_kept<A>(frame, of.upstream);
   const linear_shard_loss<T> t{
       of.comm,     columns.data(),
@@ -149,9 +167,10 @@ void shard_linear_cross_entropy(std::string_view name, const shard_cross_entropy
       head,        of.gradients,
       kept.rows()};
   const vector_view<const A> upstream{g.data(), g.size()};
+  const auto options = options_of_kernel<B>(opt, of.backward);
   if (of.backward)
-    return K::template backward<B, T, I>(t, kept.labels(), of_rows.weight, upstream, out, of_rows.scale, opt.loss, ctx);
-  K::template forward<B, T, I>(t, kept.labels(), of_rows.weight, upstream, out, of_rows.scale, opt.loss, ctx);
+    return K::template backward<B, T, I>(t, kept.labels(), of_rows.weight, upstream, out, of_rows.scale, options, ctx);
+  K::template forward<B, T, I>(t, kept.labels(), of_rows.weight, upstream, out, of_rows.scale, options, ctx);
   spread_results(of_rows.out, rows, kept.rows());
   of_rows.finish(targets, of.to.loss, of.to.metrics, opt.loss);
 }
@@ -173,8 +192,9 @@ void vocab_parallel_fused_linear_cross_entropy_forward(communicator_ref comm, co
   const auto weight = as_in_vector<input_t<T>>(class_weight);
   static_assert(admits_parameter<input_t<T>, decltype(weight)>());
   const accumulator_t<T> g = static_cast<accumulator_t<T>>(opt.upstream);
-  detail::shard_linear_cross_entropy<B, T>("vocab_parallel_fused_linear_cross_entropy_forward",
-                                           {comm, part, gradients, {&g, 1}, to, false}, target, weight, opt, ctx);
+  detail::shard_linear_cross_entropy<B, T>(
+      "vocab_parallel_fused_linear_cross_entropy_forward",
+      {comm, part, gradients, detail::read_on_host<B>(std::span(&g, 1)), to, false}, target, weight, opt, ctx);
 }
 
 /// dx, dw and dbias for an upstream gradient of one number, or one a row; the logits are computed again. All ranks call

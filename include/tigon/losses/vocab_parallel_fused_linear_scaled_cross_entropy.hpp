@@ -71,6 +71,9 @@ std::size_t vocab_parallel_fused_linear_scaled_cross_entropy_workspace(std::size
                                                                        parameters of = parameters::trained) {
   using A = accumulator_t<T>;
   const std::size_t chunk = detail::scaled_cross_entropy_shard_chunk<B, A>(rows, hidden, vocab, ranks, ctx);
+  if constexpr (!host_memory<B>)
+    return kernel_for<op::vocab_parallel_fused_linear_scaled_cross_entropy, B>::template workspace_bytes<B, T>(
+        {rows, hidden, cols}, ranks, chunk, ctx, of);
   return detail::kept_labels<std::int64_t>::bytes<A>(rows, 2) +
          detail::shard_linear<B, T>::bytes({rows, hidden, cols}, vocab, ranks, chunk, ctx, of, [=](std::size_t n) {
            return workspace::bytes_for<A>(n, cols) +
@@ -106,10 +109,11 @@ void shard_linear_scaled_cross_entropy(std::string_view name, const shard_scaled
   const std::size_t chunk = scaled_cross_entropy_shard_chunk<B, A>(rows, hidden, shard.vocab, ranks, ctx);
   const equal_number equal[] = {{"ignore_index", opt.ignore_index},
                                 {"temperature", opt.temperature},
-                                {"upstream.nll", hash_of_numbers(of.g.nll.data(), of.g.nll.size())},
-                                {"upstream.entropy", hash_of_numbers(of.g.entropy.data(), of.g.entropy.size())}};
-  const equal_numbers<A, I> layer(of.part, targets, chunk, of.gradients.dx.data != nullptr);
-  const auto columns = columns_of(agree_on_shards(name, of.comm, shard, cols, layer, equal, [&] {
+                                {"upstream.nll", hash_of_numbers<B>(of.g.nll.data(), of.g.nll.size())},
+                                {"upstream.entropy", hash_of_numbers<B>(of.g.entropy.data(), of.g.entropy.size())}};
+  const equal_numbers<A, I> layer(of.part, read_on_host<B>(targets), chunk, of.gradients.dx.data != nullptr);
+  const auto agreed = agree_on_shards(name, of.comm, shard, cols, layer, equal, [&] {
+    expect_place<B>(name, of.comm, ctx);
     arguments args(name);
     declare_linear_shard<B>(args, name, of.part);
     args.in("target", targets, rows);
@@ -125,14 +129,17 @@ void shard_linear_scaled_cross_entropy(std::string_view name, const shard_scaled
     args.check();
     args.option(opt.temperature >= 1e-30 && opt.temperature <= 1e30, "temperature", opt.temperature,
                 "a number from 1e-30 to 1e30");
-    expect_labels(name, targets, shard.vocab, opt.ignore_index);
+    expect_labels_of<B>(name, targets, shard.vocab, opt.ignore_index);
     ctx.workspace().expect(name, vocab_parallel_fused_linear_scaled_cross_entropy_workspace<B, T>(
                                      rows, hidden, cols, shard.vocab, ranks, ctx, of.gradients.of_weights()));
-  }));
+  });
+  const auto columns = columns_of(agreed, of.comm);
 
   using K = kernel_for<op::vocab_parallel_fused_linear_scaled_cross_entropy, B>;
+  const call_of_ranks<B> guard;
+  if constexpr (!host_memory<B>) expect_labels_in<B>(name, targets, shard.vocab, opt.ignore_index, ctx);
   workspace::frame frame(ctx.workspace());
-  const kept_labels<I> kept(frame, targets, rows, opt.ignore_index);
+  const auto kept = kept_labels<I>::template of<B>(frame, targets, rows, opt.ignore_index);
   const linear_shard_loss<T> t{
       of.comm,     columns.data(),
       shard.vocab, shard_chunk_of(kept.rows(), chunk, of.part, ranks, of.gradients.dx.data != nullptr),

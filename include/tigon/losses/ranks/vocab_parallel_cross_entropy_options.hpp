@@ -49,6 +49,29 @@ struct vocab_shard {
 
 namespace detail {
 inline namespace TIGON_ABI {
+/// What a backend says is to exist while ranks call together (its type call_of_ranks), or nothing.
+struct call_without_guard {
+  TIGON_INLINE call_without_guard() {}
+};
+template <class B>
+struct find_call_of_ranks : std::type_identity<call_without_guard> {};
+template <class B>
+  requires requires { typename B::call_of_ranks; }
+struct find_call_of_ranks<B> : std::type_identity<typename B::call_of_ranks> {};
+template <class B>
+using call_of_ranks = typename find_call_of_ranks<B>::type;
+
+/// Refuses a communicator that gathers elsewhere than where the data of B are.
+template <class B>
+void expect_place(std::string_view op, communicator_ref comm, const context& ctx) {
+  comm::expect_place(op, comm, host_memory<B>, host_memory<B> ? nullptr : ctx.stream());
+}
+/// Numbers that hosts compare: none where they do not read them.
+template <class B, class T>
+std::span<const T> read_on_host(std::span<const T> numbers) {
+  return host_memory<B> ? numbers : std::span<const T>();
+}
+
 /// What the ranks exchange before the first write; from `rows` on it is equal on all ranks.
 struct vocab_record {
   std::size_t first, cols, rows, vocab;

@@ -4,6 +4,7 @@
 
 #include <tigon/losses/ranks/shard_scaled_cross_entropy.hpp>
 #include <tigon/losses/ranks/vocab_parallel_fused_linear_scaled_cross_entropy_options.hpp>
+#include <tigon/losses/softmax/cross_entropy_kernel.hpp>
 
 namespace tigon {
 
