@@ -48,7 +48,6 @@ enum cudaError_t { cudaSuccess, cudaErrorMemoryAllocation };
 using cudaStream_t = void*;
 inline cudaError_t cudaGetLastError() { return cudaSuccess; }
 inline const char* cudaGetErrorString(cudaError_t) { return "an error"; }
-inline cudaError_t cudaStreamSynchronize(cudaStream_t) { return cudaSuccess; }
 inline cudaError_t cudaMallocAsync(void** p, std::size_t bytes, cudaStream_t) {
   *p = std::aligned_alloc(256, (bytes + 255) / 256 * 256);
   return *p == nullptr ? cudaErrorMemoryAllocation : cudaSuccess;
@@ -225,10 +224,18 @@ class block {
   std::atomic<int> any_{0};
 };
 inline block* of_here = nullptr;
+/// Held while a kernel runs.
+inline std::mutex& busy() {
+  static std::mutex one;
+  return one;
+}
+/// How often a host has waited for the device.
+inline std::atomic<unsigned> waits = 0;
 
-/// kernel<<<grid, threads, 0, stream>>>(argument...)
+/// kernel<<<grid, threads, 0, stream>>>(argument...). One at a time, whatever thread of the system starts it.
 template <class... Parameter, class... Argument>
 void launch(cudaStream_t, void (*kernel)(Parameter...), dim3 grid, dim3 threads, Argument... argument) {
+  const std::lock_guard lock(busy());
   if (before_kernel != nullptr) before_kernel();
   const unsigned n = threads.x * threads.y * threads.z;
   const std::size_t blocks = std::size_t{grid.x} * grid.y * grid.z;
@@ -248,6 +255,10 @@ void launch(cudaStream_t, void (*kernel)(Parameter...), dim3 grid, dim3 threads,
 
 }  // namespace cuda_model
 
+inline cudaError_t cudaStreamSynchronize(cudaStream_t) {
+  ++cuda_model::waits;
+  return cudaSuccess;
+}
 #define threadIdx cuda_model::here.thread
 #define blockIdx cuda_model::here.block
 #define blockDim cuda_model::here.block_size

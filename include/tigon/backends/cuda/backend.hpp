@@ -56,6 +56,9 @@ struct sparsemax;
 struct swiglu;
 struct swiglu_fused;
 struct tvd;
+struct vocab_parallel_cross_entropy;
+struct vocab_parallel_fused_linear_cross_entropy;
+struct vocab_parallel_fused_linear_scaled_cross_entropy;
 }  // namespace op
 
 namespace gpu {
@@ -79,6 +82,7 @@ struct cuda : generic {
   static constexpr bool host_memory = false;
   static constexpr chunk_tuning chunk{.logits_bytes = std::size_t{512} << 20, .row_multiple = 128};
   using divergence_rows = gpu::divergence_rows;
+  using call_of_ranks = gpu::held_reports;
   template <class A>
   using number = gpu::scaled_number<A>;
   using overrides =
@@ -90,7 +94,8 @@ struct cuda : generic {
               op::fused_linear_unpaired_preference, op::gemm, op::group_norm, op::grpo_loss, op::jsd, op::kl_div,
               op::llama4_rope, op::mhc_coeffs, op::mhc_post_res, op::mhc_pre, op::modulated_rms_norm, op::poly_norm,
               op::qk_norm_rope, op::qwen2vl_mrope, op::rms_norm, op::rope, op::selective_log_softmax,
-              op::selective_logprob, op::softmax, op::sparsemax, op::tvd>;
+              op::selective_logprob, op::softmax, op::sparsemax, op::tvd, op::vocab_parallel_cross_entropy,
+              op::vocab_parallel_fused_linear_cross_entropy, op::vocab_parallel_fused_linear_scaled_cross_entropy>;
   /// Operators that are made of row programs alone.
   using shared =
       op_list<op::fused_add_rms_norm, op::geglu, op::layer_norm, op::relu_squared, op::swiglu, op::swiglu_fused>;
@@ -122,6 +127,7 @@ struct cuda : generic {
 #include <tigon/backends/cuda/selective_log_softmax.hpp>
 #include <tigon/backends/cuda/softmax.hpp>
 #include <tigon/backends/cuda/sparsemax.hpp>
+#include <tigon/backends/cuda/vocab_parallel_cross_entropy.hpp>
 #if __has_include(<Eigen/Core>)  // what products need on every backend (gemm/kernel.hpp)
 #include <tigon/backends/cuda/distillation.hpp>
 #include <tigon/backends/cuda/fused_linear_cross_entropy.hpp>
@@ -129,6 +135,8 @@ struct cuda : generic {
 #include <tigon/backends/cuda/mhc_coeffs.hpp>
 #include <tigon/backends/cuda/scaled_cross_entropy.hpp>
 #include <tigon/backends/cuda/sequences.hpp>
+#include <tigon/backends/cuda/vocab_parallel_fused_linear_cross_entropy.hpp>
+#include <tigon/backends/cuda/vocab_parallel_fused_linear_scaled_cross_entropy.hpp>
 #endif
 
 #endif  // TIGON_BACKENDS_CUDA_BACKEND_HPP

@@ -69,8 +69,26 @@ inline index_report* report_of(cudaStream_t stream) {
   return report;
 }
 
+/// While one exists no call of this thread throws a report: of ranks that gather together one would be gone while others
+/// wait for it. The report stands.
+class held_reports {
+ public:
+  held_reports() { ++count(); }
+  held_reports(const held_reports&) = delete;
+  held_reports& operator=(const held_reports&) = delete;
+  ~held_reports() { --count(); }
+  static bool any() { return count() != 0; }
+
+ private:
+  static int& count() {
+    thread_local int n = 0;
+    return n;
+  }
+};
+
 /// Throws error_code::index if a kernel of the stream has made a report, which is gone then.
 inline void throw_reported(cudaStream_t stream) {
+  if (held_reports::any()) return;
   index_report& report = *report_of(stream);
   if (!report.is_made()) return;
   const index_report of = report;
