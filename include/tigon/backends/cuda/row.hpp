@@ -188,7 +188,7 @@ struct row_thread {
     } else {
       const std::size_t step = std::size_t{group::size()} * N;
       std::size_t j = column(0);
-      if constexpr (two_vectors_at_a_time(Call::vector_bytes)) {  // nvcc 13.0 wants these braces where the condition is false
+      if constexpr (two_vectors_at_a_time(Call::vector_bytes)) {  // nvcc 13.0 wants braces where this is false
         for (; j + step < cols; j += 2 * step) {
           columns a, b;
           a.load(call.x, i, j), b.load(call.x, i, j + step);

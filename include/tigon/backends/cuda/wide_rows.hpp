@@ -71,7 +71,7 @@ struct wide_row {
   /// lie where it begins: so no thread writes where another may still read. All have read as far as they have come together.
   template <class D, class F, class T, class... More>
   TIGON_DEVICE_INLINE void map(D* to, F f, const T* row, const More*... more) const {
-    constexpr int at_once = 2;
+    constexpr int at_once = (sizeof(T) + ... + sizeof(More)) <= 6 ? 2 : 1;  // what registers hold
     [[maybe_unused]] std::size_t safe = 0;  // columns of `to` that lie where all have read
     for (unsigned begin = 0; begin < cols; begin += at_once * step()) {
       std::tuple<elements<N, T>, elements<N, More>...> e[at_once];
@@ -91,9 +91,8 @@ struct wide_row {
           safe = end * (sizeof(T) / sizeof(D));
         }
       }
-      each_step([&](const auto& x, unsigned j) {
-        std::apply([&](const auto&... of) { f(j, of...).store(to + j); }, x);
-      });
+      each_step(
+          [&](const auto& x, unsigned j) { std::apply([&](const auto&... of) { f(j, of...).store(to + j); }, x); });
     }
   }
   template <class D>
