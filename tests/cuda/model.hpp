@@ -48,6 +48,7 @@ enum cudaError_t { cudaSuccess, cudaErrorMemoryAllocation };
 using cudaStream_t = void*;
 inline cudaError_t cudaGetLastError() { return cudaSuccess; }
 inline const char* cudaGetErrorString(cudaError_t) { return "an error"; }
+inline cudaError_t reported = cudaSuccess;  // what the device reports, set by a test
 inline cudaError_t cudaMallocAsync(void** p, std::size_t bytes, cudaStream_t) {
   *p = std::aligned_alloc(256, (bytes + 255) / 256 * 256);
   return *p == nullptr ? cudaErrorMemoryAllocation : cudaSuccess;
@@ -257,7 +258,7 @@ void launch(cudaStream_t, void (*kernel)(Parameter...), dim3 grid, dim3 threads,
 
 inline cudaError_t cudaStreamSynchronize(cudaStream_t) {
   ++cuda_model::waits;
-  return cudaSuccess;
+  return reported;
 }
 #define threadIdx cuda_model::here.thread
 #define blockIdx cuda_model::here.block

@@ -156,6 +156,21 @@ TEST(cuda_model, a_context_without_a_queue_is_refused) {
 }
 
 #if !defined(TIGON_TESTS_ON_GPU)
+TEST(cuda_model, what_the_device_reports_is_thrown_by_wait) {
+  workspace scratch(gpu::memory(nullptr));
+  context ctx(serial(), scratch, gpu::queue(nullptr));
+  EXPECT_NO_THROW(ctx.wait());
+  reported = cudaErrorMemoryAllocation;
+  try {
+    ctx.wait();
+    ADD_FAILURE() << "no error";
+  } catch (const error& e) {
+    EXPECT_EQ(e.code(), error_code::device);
+    EXPECT_STREQ(e.what(), "tigon: cuda: the device reports: an error");
+  }
+  reported = cudaSuccess;
+}
+
 // A row of several warps is wrong without the barriers of its block.
 TEST(cuda_model, sees_barriers_that_are_missing) {
   problem<float> p({3, 4096});
