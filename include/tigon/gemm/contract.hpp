@@ -40,8 +40,7 @@ struct gemm_extents {
 ///            below 2^-125 are lost, as those of its products with b are.
 /// Writes     c; with beta = 0 it is not read, so that NaN in fresh memory does no harm. Backward writes da and db,
 ///            or adds to them with gradient::accumulate; either may be `absent`.
-/// Aliasing   none: c shares no memory with a, b, a packed b or bias; da and db with nothing. Any layout in which no
-///            written element is shared.
+/// Aliasing   c shares no element with a, b, a packed b or bias; da and db share none with any argument. Any layout.
 /// Threads    the same bits for any number of them, and for b packed or not.
 /// Parts      rows that are multiplied in several products, some in each, have the same bits in any of them and at any
 ///            place, where each product is cut as that of at least the most rows: cut_as.rows, with transpose::no of a.

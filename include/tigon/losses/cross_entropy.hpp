@@ -27,7 +27,8 @@ namespace tigon {
 /// Precision  f32 (f64 for f64) inside; totals in f64; one rounding at dlogits.
 /// Writes     loss, dlogits (unless its data is null), the metrics that have memory. A row whose target is ignore_index
 ///            is not read; its loss and gradient are 0, its predicted token -1.
-/// Aliasing   dlogits may be logits, which are then gone. Otherwise any layout in which no written element is shared.
+/// Aliasing   dlogits may be logits, which are then overwritten. Otherwise no output shares an element with another
+///            argument; any layout.
 /// Throws     tigon::error: shape, stride, alias, argument (a number outside option_range), workspace, and index (in
 ///            every build) for a target outside [0, vocab) that is not ignore_index; before the first write.
 /// Edges      no kept row: loss 0, gradients 0. NaN in a row: that row is NaN, its predicted token -1. Without softcap

@@ -28,8 +28,8 @@ namespace tigon {
 /// Writes     loss, the other losses that have memory, dlogits (unless its data is null). A row whose target is
 ///            ignore_index is not read; its losses and gradient are 0. A divergence of weight 0 is not computed unless
 ///            its loss has memory. For another upstream gradient of the loss: cross_entropy_backward of dlogits.
-/// Aliasing   dlogits may be logits or teacher, which are then gone. Otherwise any layout in which no written element
-///            is shared.
+/// Aliasing   dlogits may be logits or teacher, which are then overwritten. Otherwise no output shares an element with
+///            another argument; any layout.
 /// Throws     tigon::error: shape, stride, alias, argument (a number outside option_range), workspace, and index (in
 ///            every build) for a target outside [0, vocab) that is not ignore_index; before the first write.
 /// Edges      of ce as cross_entropy, of the divergence as tvd and jsd: no kept row: zeros. NaN or +inf in a row of

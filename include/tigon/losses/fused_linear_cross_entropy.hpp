@@ -16,21 +16,21 @@ namespace tigon {
 /// Shapes     x, dx [rows, hidden]; w, dw [vocab, hidden]; bias, dbias [vocab], or none; target [rows]; class weight
 ///            [vocab] or `absent`; loss and metrics as cross_entropy. vocab >= 1; rows and hidden may be 0.
 /// Types      x, w, bias and their gradients of one type, f32, bf16, f16 or f64; loss and metrics f32 (f64 for f64);
-///            target std::int32_t or std::int64_t.
-///            With linear_types x and dx have one, w and bias one, their gradients one (no f64), and each its own
-///            error.
-/// Precision  logits, D and the sums of dw and db over all chunks in f32 (f64 for f64); one rounding at each output.
-///            In a call of at most 8 rows of f32 everything is f64, because the memory of w takes the time of it, and
-///            numbers of f64 are those that Edges speaks of. The rows of the call decide, not those that count.
-/// Options    backward: as in forward.
+///            target std::int32_t or std::int64_t. With linear_types x and dx have one type, w and bias one, their
+///            gradients one (f64 is refused), and each output has the error of its own type.
+/// Precision  logits, D and the sums of dw and db over all chunks in f32 (f64 for f64); one rounding at each output. A
+///            call of at most 8 rows of f32, ignored ones included, computes everything in f64, and the limits in Edges
+///            are those of f64: it takes no longer, because most of its time goes into reading w.
+/// Options    backward takes those of forward.
 /// Writes     loss, metrics, dx, dw, dbias; a gradient whose view has no memory is not computed. dw and dbias are added
 ///            to with gradient::accumulate.
-/// Ignored    a row whose target is ignore_index is neither read, nor its upstream gradient, nor multiplied: the cost is
-///            that of the rows that count. Its loss and dx are 0, whatever x and w hold. The bits of a row's loss and
-///            dx do not depend on which other rows count, where they are and how many there are, unless a mean divides
-///            by their number. dw and dbias have the same bits for the same rows in the same order, wherever ignored rows
-///            are between them, in calls of as many rows, both with dx or both without.
-/// Aliasing   none: any layout in which no written element is shared.
+/// Ignored    a row whose target is ignore_index is not read, nor is its upstream gradient; it takes part in no
+///            product, so that a call costs what its other rows cost. Its loss and dx are 0, whatever x and w hold. The
+///            bits of a row's loss and dx do not depend on which other rows count, where they are and how many there
+///            are, unless a mean divides by their number. Two calls of as many rows, both with dx or both without, have
+///            the same bits of dw and dbias where the rows that count are the same and in the same order, wherever the
+///            ignored ones are.
+/// Aliasing   no output shares an element with another argument; any layout.
 /// Memory     chunk * vocab logits in f32, by default at most 64 MiB, or 128 MiB where 256 rows, on `amx` 1024,
 ///            take more (B::chunk, context::logit_rows); for 16-bit w also an f32 dw. With chunk_tuning::stream only rows
 ///            * cols logits, and for 16-bit w an f32 dx and cols rows of an f32 dw, for a fourth product: the logits are

@@ -21,21 +21,21 @@ namespace tigon {
 ///            logits [rows, teacher_vocab] that were made before; target [rows]; losses [1]. vocab >= 1, teacher_vocab
 ///            >= vocab; rows and both hidden may be 0.
 /// Types      all matrices and biases of one type, f32, bf16, f16 or f64; losses f32 (f64 for f64); target std::int32_t
-///            or std::int64_t.
-///            With linear_types x and dx have one, w and bias one, their gradients one (no f64), and each its own
-///            error.
+///            or std::int64_t. With linear_types x and dx have one type, w and bias one, their gradients one (f64 is
+///            refused), and each output has the error of its own type.
 /// Precision  logits, D and the sums of dw and db over all chunks in f32 (f64 for f64), totals in f64; one rounding at
 ///            each output. A call of at most 8 rows in f32 is f64 throughout, unless the soft loss is one of your own
 ///            (docs/formulas/fused_linear_cross_entropy.md, few rows).
-/// Options    backward: as in forward.
+/// Options    backward takes those of forward.
 /// Writes     the losses that have memory, dx, dw, dbias; a gradient whose view has no memory is not computed. dw and
 ///            dbias are added to with gradient::accumulate. A part with weight 0 is not computed unless its loss has
 ///            memory; without the soft part the teacher is not read.
-/// Ignored    a row whose target is ignore_index is neither read, nor its teacher's, nor multiplied, in either layer; its
-///            dx is 0. Not so where mask_soft is false and there is a soft part: that is of all rows. The bits of a row's
-///            dx depend on the others through n alone. The losses, dw and dbias have the same bits for the same rows in
-///            the same order, wherever ignored rows are between them, in calls of as many rows, both with dx or without.
-/// Aliasing   none: any layout in which no written element is shared.
+/// Ignored    a row whose target is ignore_index is not read, nor is the teacher's row; it takes part in no product of
+///            either layer, and its dx is 0. With mask_soft = false the soft part is of all rows, ignored ones
+///            included. The bits of a row's dx depend on the others through n alone. Two calls of as many rows, both
+///            with dx or both without, have the same bits of the losses, dw and dbias where the rows that count are the
+///            same and in the same order, wherever the ignored ones are.
+/// Aliasing   no output shares an element with another argument; any layout.
 /// Memory     2 * chunk * teacher_vocab logits in f32, and with a softcap chunk * vocab numbers more, by default at most
 ///            64 MiB (B::chunk); for 16-bit w also an f32 dw; see fused_linear_distillation_workspace. Both w may come
 ///            packed (linear_layer). A call of at most 8 rows in f32 has these numbers in f64, of all rows at a time.

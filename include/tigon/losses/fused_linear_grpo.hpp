@@ -89,15 +89,15 @@ void linear_grpo(const linear_layer<T>& head, const policy_call<A>& call, const 
 ///            of x, reference hidden], its w [vocab, reference hidden]; upstream [1], or [batch * len] with reduce =
 ///            false, or empty for 1. vocab >= 1; batch, len and hidden may be 0.
 /// Types      x, w, bias, their gradients and the reference layer of one type, f32, bf16, f16 or f64; loss, metrics and
-///            the numbers of tokens f32 (f64 for f64); ids and mask as grpo_loss_forward.
-///            With linear_types x and dx have one, w and bias one, their gradients one (no f64), and each its own
-///            error.
+///            the numbers of tokens f32 (f64 for f64); ids and mask as grpo_loss_forward. With linear_types x and dx
+///            have one type, w and bias one, their gradients one (f64 is refused), and each output has the error of its
+///            own type.
 /// Precision  logits, D and the sums of dw and dbias over all chunks in f32 (f64 for f64); f64 between
 ///            log-probabilities and u; one rounding at each output.
 /// Writes     loss, the metrics that have memory, dx, dw, dbias; a gradient whose view has no memory is not computed.
 ///            dw and dbias are added to with gradient::accumulate. Masked tokens are not read, nor multiplied; their dx
 ///            is 0.
-/// Aliasing   none: any layout in which no written element is shared.
+/// Aliasing   no output shares an element with another argument; any layout.
 /// Memory     chunk * vocab logits in f32, by default at most 64 MiB (B::chunk), and chunk rows of x and dx; for 16-bit
 ///            w also an f32 dw; see fused_linear_grpo_workspace. w may come packed (linear_layer).
 /// Products   three where what a gradient needs at once (a token, or a sequence for level sequence and vespo) fits in a

@@ -19,22 +19,21 @@ namespace tigon {
 /// Shapes     x, dx [rows, hidden]; w, dw [vocab, hidden]; bias, dbias [vocab], or none; teacher [rows, vocab]; labels
 ///            [rows] or `absent`; loss and upstream [1], with reduction none [rows, vocab]. vocab >= 1; rows and hidden
 ///            may be 0.
-/// Types      x, w, bias, their gradients and teacher of one type, f32, bf16, f16 or f64; loss and upstream f32 (f64 for
-///            f64); labels std::int32_t or std::int64_t.
-///            With linear_types x, dx and teacher have one, w and bias one, their gradients one (no f64), and each its
-///            own error.
+/// Types      x, w, bias, their gradients and teacher of one type, f32, bf16, f16 or f64; loss and upstream f32 (f64
+///            for f64); labels std::int32_t or std::int64_t. With linear_types x, dx and teacher have one type, w and
+///            bias one, their gradients one (f64 is refused), and each output has the error of its own type.
 /// Precision  logits, D and the sums of dw and db over all chunks in f32 (f64 for f64), totals in f64; one rounding at
 ///            each output. A call of at most 8 rows in f32 is f64 throughout
 ///            (docs/formulas/fused_linear_cross_entropy.md, few rows).
-/// Options    backward: as in forward.
+/// Options    backward takes those of forward.
 /// Writes     loss, dx, dw, dbias; a gradient whose view has no memory is not computed. dw and dbias are added to with
 ///            gradient::accumulate. Labels are no indices: every value is legal.
-/// Ignored    a row whose label is ignore_index is neither read, nor its teacher, nor its upstream gradients, nor
-///            multiplied; its losses and dx are 0. The bits of a row's losses and dx do not depend on which other rows
-///            count, where they are and how many there are, unless a mean divides by their number. dw and dbias have the
-///            same bits for the same rows in the same order, wherever ignored rows are between them, in calls of as
-///            many rows, both with dx or both without.
-/// Aliasing   none: any layout in which no written element is shared.
+/// Ignored    a row whose label is ignore_index is not read, nor are its teacher and its upstream gradients; it takes
+///            part in no product. Its losses and dx are 0. The bits of a row's losses and dx do not depend on which
+///            other rows count, where they are and how many there are, unless a mean divides by their number. Two calls
+///            of as many rows, both with dx or both without, have the same bits of dw and dbias where the rows that
+///            count are the same and in the same order, wherever the ignored ones are.
+/// Aliasing   no output shares an element with another argument; any layout.
 /// Memory     chunk * vocab logits in f32, by default at most 64 MiB (B::chunk), D over them; for 16-bit w also an f32
 ///            dw; see fused_linear_kl_div_workspace. w may come packed (linear_layer). A call of at most 8 rows in f32 has
 ///            these numbers in f64, of all rows at a time.

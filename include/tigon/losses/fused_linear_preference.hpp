@@ -20,16 +20,15 @@ namespace tigon {
 ///            target [2 P, len]; w, dw [vocab, hidden]; bias, dbias [vocab], or none; nll_target,
 ///            reference_model and preference_results as they say. At least one pair and one class.
 /// Types      x, w, bias, their gradients and the reference of one type, f32, bf16, f16 or f64; loss and results f32
-///            (f64 for f64); targets std::int32_t or std::int64_t.
-///            With linear_types x and dx have one, w and bias one, their gradients one (no f64), and each its own
-///            error.
+///            (f64 for f64); targets std::int32_t or std::int64_t. With linear_types x and dx have one type, w and bias
+///            one, their gradients one (f64 is refused), and each output has the error of its own type.
 /// Precision  logits, D and the sums of dw and db over all chunks in f32 (f64 for f64); log p in f64, with the logits
 ///            that weigh most made again; sums over tokens and pairs in f64, those with a reference as sums of
 ///            differences; one rounding at each output.
 /// Writes     loss, the results that have memory, dx, dw, dbias; a gradient whose view has no memory is not computed.
 ///            dw and dbias are added to with gradient::accumulate. Rows that no target counts are not read, unless
 ///            means of logits are requested; their dx is 0.
-/// Aliasing   none: any layout in which no written element is shared.
+/// Aliasing   no output shares an element with another argument; any layout.
 /// Memory     chunk * vocab logits in f32, by default at most 64 MiB (B::chunk), and chunk rows of x and dx; for 16-bit
 ///            w also an f32 dw; see fused_linear_preference_workspace. w may come packed (linear_layer).
 /// Throws     tigon::error: shape (an odd number of sequences, or none), stride, alias, argument (a number outside

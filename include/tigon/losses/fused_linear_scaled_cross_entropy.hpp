@@ -18,19 +18,19 @@ namespace tigon {
 /// Shapes     x, dx [rows, hidden]; w, dw [vocab, hidden]; bias, dbias [vocab], or none; target, nll, entropy, lse
 ///            [rows]; upstream one number or [rows]. vocab >= 1; rows and hidden may be 0.
 /// Types      x, w, bias and their gradients of one type, f32, bf16, f16 or f64; results and upstream f32 (f64 for
-///            f64); target std::int32_t or std::int64_t.
-///            With linear_types x and dx have one, w and bias one, their gradients one (no f64), and each its own
-///            error.
+///            f64); target std::int32_t or std::int64_t. With linear_types x and dx have one type, w and bias one,
+///            their gradients one (f64 is refused), and each output has the error of its own type.
 /// Precision  logits, D and the sums of dw and db over all chunks in f32 (f64 for f64); one rounding at each output.
 ///            A call of at most 8 rows in f32 is f64 throughout (docs/formulas/fused_linear_cross_entropy.md, few rows).
-/// Options    backward: as in forward.
+/// Options    backward takes those of forward.
 /// Writes     the results that have memory, dx, dw, dbias; a gradient without memory is not computed. dw and dbias are
 ///            added to with gradient::accumulate.
-/// Ignored    a row whose target is ignore_index is neither read, nor its upstream gradients, nor multiplied; its results
-///            and dx are 0, whatever x and w hold. The bits of a row's results and dx do not depend on which other
-///            rows count, where they are and how many there are. dw and dbias have the same bits for the same rows in
-///            the same order, wherever ignored rows are between them, in calls of as many rows, both with dx or without.
-/// Aliasing   none: any layout in which no written element is shared.
+/// Ignored    a row whose target is ignore_index is not read, nor are its upstream gradients; it takes part in no
+///            product. Its results and dx are 0, whatever x and w hold. The bits of a row's results and dx do not
+///            depend on which other rows count, where they are and how many there are. Two calls of as many rows, both
+///            with dx or both without, have the same bits of dw and dbias where the rows that count are the same and in
+///            the same order, wherever the ignored ones are.
+/// Aliasing   no output shares an element with another argument; any layout.
 /// Memory     chunk * vocab logits in f32, by default at most 64 MiB (B::chunk); for 16-bit w also an f32 dw; see
 ///            fused_linear_scaled_cross_entropy_workspace. w may come packed (linear_layer). A call of at most 8
 ///            rows in f32 has rows * vocab logits in f64.

@@ -77,10 +77,11 @@ constexpr std::size_t grpo_loss_workspace(std::size_t rows, std::size_t batch) {
 ///            numbers, 0 or 1; everything else f32 (f64 for f64).
 /// Precision  log-probabilities as selective_log_softmax; f64 between them and the loss or u; one rounding at dlogits.
 ///            A u beyond the range of f32, of a ratio above e^88, is infinite, and its row of dlogits infinite or NaN.
-/// Options    backward: as in forward.
+/// Options    backward takes those of forward.
 /// Writes     loss; saved and the metrics, where they have memory; dlogits. Masked tokens and positions len are not
 ///            read; their loss and gradient are 0.
-/// Aliasing   dlogits may be logits, which are then gone. Otherwise any layout in which no written element is shared.
+/// Aliasing   dlogits may be logits, which are then overwritten. Otherwise no output shares an element with another
+///            argument; any layout.
 /// Memory     a few numbers a row of logits; see grpo_loss_workspace.
 /// Throws     tigon::error: as policy_options and selective_log_softmax; before the first write.
 /// Max error  loss 1e-5, dlogits f32 1e-5, bf16 4e-3 of |reference| + its root mean square: what f32 holds of

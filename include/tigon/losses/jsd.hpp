@@ -22,8 +22,8 @@ namespace tigon {
 /// Precision  f32 (f64 for f64) inside; totals in f64; one rounding at dstudent.
 /// Writes     loss, dstudent (unless its data is null). A row whose label is ignore_index is not read; its loss and
 ///            gradient are 0. Labels are no indices: every value is legal.
-/// Aliasing   dstudent may be student_log_probs or teacher_log_probs, which are then gone. Otherwise any layout in
-///            which no written element is shared.
+/// Aliasing   dstudent may be student_log_probs or teacher_log_probs, which are then overwritten. Otherwise no output
+///            shares an element with another argument; any layout.
 /// Throws     tigon::error: shape, stride, alias, argument (a number outside option_range), workspace; before the first
 ///            write.
 /// Edges      no kept row: loss 0, gradients 0. -inf is a probability of 0 and 0 log 0 is 0; a probability below the

@@ -18,11 +18,11 @@ namespace tigon {
 ///            [rows, vocab]. n = rows. vocab >= 1, rows may be 0.
 /// Types      one of f32, bf16, f16, f64 for all; loss and upstream f32 (f64 for f64).
 /// Precision  f32 (f64 for f64) inside; totals in f64; one rounding at dstudent and dteacher.
-/// Options    backward: as in forward.
+/// Options    backward takes those of forward.
 /// Writes     loss, dstudent; dteacher, by kl_div_teacher_backward alone. forward makes dstudent for g = 1 in the same
 ///            pass, unless its data is null.
-/// Aliasing   dstudent may be student_log_probs (forward) or teacher, dteacher either, which is then gone. Otherwise
-///            any layout in which no written element is shared.
+/// Aliasing   dstudent may be student_log_probs (forward) or teacher, dteacher either, which is then overwritten.
+///            Otherwise no output shares an element with another argument; any layout.
 /// Throws     tigon::error: shape, stride, alias, argument (a number outside option_range), workspace; before the first
 ///            write.
 /// Edges      no rows: loss 0. P = 0 adds 0, also where y is -inf; P > 0 there makes the loss inf and leaves the

@@ -20,10 +20,11 @@ namespace tigon {
 /// Types      logits and dlogits one of f32, bf16, f16, f64; logp, dlogp and saved f32 (f64 for f64); ids std::int32_t
 ///            or std::int64_t; mask of any type of numbers, 0 or 1, or `absent`.
 /// Precision  f32 (f64 for f64) inside; one rounding at logp and dlogits.
-/// Options    backward: as in forward.
+/// Options    backward takes those of forward.
 /// Writes     logp, 0 where masked; saved, where it has memory; dlogits, 0 where masked or at a position len. Masked
 ///            rows and positions len are not read, nor are their ids.
-/// Aliasing   dlogits may be logits, which are then gone. Otherwise any layout in which no written element is shared.
+/// Aliasing   dlogits may be logits, which are then overwritten. Otherwise no output shares an element with another
+///            argument; any layout.
 /// Throws     tigon::error: shape, stride, alias, argument (a temperature that is not above 0, or outside
 ///            option_range), workspace, and in every build index for an id outside [0, vocab) or a mask that is neither
 ///            0 nor 1; before the first write.

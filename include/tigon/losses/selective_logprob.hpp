@@ -17,15 +17,14 @@ namespace tigon {
 /// Shapes     x, dx [rows, hidden]; w, dw [vocab, hidden]; bias, dbias [vocab], or none; target, logp, saved,
 ///            upstream u [rows]. vocab >= 1; rows and hidden may be 0.
 /// Types      x, w, bias and their gradients of one type, f32, bf16, f16 or f64; logp, saved and u f32 (f64 for f64);
-///            target std::int32_t or std::int64_t.
-///            With linear_types x and dx have one, w and bias one, their gradients one (no f64), and each its own
-///            error.
+///            target std::int32_t or std::int64_t. With linear_types x and dx have one type, w and bias one, their
+///            gradients one (f64 is refused), and each output has the error of its own type.
 /// Precision  logits, D and the sums of dw and db over all chunks in f32 (f64 for f64); one rounding at each output.
-/// Options    backward: as in forward.
+/// Options    backward takes those of forward.
 /// Writes     logp, saved (saved[i].lse(temperature) is the log-sum-exp); dx, dw, dbias: a gradient whose view has no
 ///            memory is not computed, dw and dbias are added to with gradient::accumulate. Rows whose target is
 ///            ignore_index, and in backward rows with u = 0, are not read; their logp and dx are 0.
-/// Aliasing   none: any layout in which no written element is shared.
+/// Aliasing   no output shares an element with another argument; any layout.
 /// Memory     chunk * vocab logits in f32, by default at most 64 MiB (B::chunk, context::logit_rows), and chunk rows of
 ///            x and dx; for 16-bit w also an f32 dw. With chunk_tuning::stream only rows * cols logits, rows of x, for
 ///            16-bit x an f32 dx and for 16-bit w cols rows of an f32 dw; more than 64 tiles of columns take two more f32 dx. See

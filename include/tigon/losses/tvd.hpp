@@ -19,12 +19,12 @@ namespace tigon {
 /// Types      one of f32, bf16, f16, f64 for all; loss and upstream f32 (f64 for f64); labels std::int32_t or
 ///            std::int64_t.
 /// Precision  f32 (f64 for f64) inside; totals in f64; one rounding at dstudent.
-/// Options    backward: as in forward.
+/// Options    backward takes those of forward.
 /// Writes     loss, dstudent. A row whose label is ignore_index is not read; its losses and gradient are 0. Labels are
 ///            no indices: every value is legal. forward makes dstudent for g = 1 in the same pass, unless its data is
 ///            null; backward computes it from the inputs, and so does teacher_backward with dteacher.
-/// Aliasing   dstudent or dteacher may be student_probs or teacher_probs, which are then gone. Otherwise any layout in
-///            which no written element is shared.
+/// Aliasing   dstudent or dteacher may be student_probs or teacher_probs, which are then overwritten. Otherwise no
+///            output shares an element with another argument; any layout.
 /// Throws     tigon::error: shape, stride, alias, argument (a number outside option_range), workspace; before the first
 ///            write.
 /// Edges      no kept row: loss 0, gradients 0. NaN: the loss and the gradient of its element.

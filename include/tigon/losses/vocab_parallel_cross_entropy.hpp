@@ -23,11 +23,12 @@ namespace tigon {
 /// Types      logits and dlogits one of f32, bf16, f16, f64, the same on all ranks; loss, top, rest and upstream f32
 ///            (f64 for f64); target std::int32_t or std::int64_t.
 /// Precision  f32 (f64 for f64); one rounding at dlogits.
-/// Options    backward: as in forward.
+/// Options    backward takes those of forward.
 /// Writes     loss, top (m) and rest (d), which backward needs, the same bits on all ranks (with partition smoothing
 ///            each rank has a loss of its own); dlogits. A row whose target is ignore_index is not read: loss and
 ///            gradient are 0.
-/// Aliasing   dlogits may be logits, which are then gone. Otherwise any layout in which no written element is shared.
+/// Aliasing   dlogits may be logits, which are then overwritten. Otherwise no output shares an element with another
+///            argument; any layout.
 /// Throws     tigon::error: shape, stride, alias, argument (a number outside option_range), workspace, and index (in
 ///            every build) for a target outside [0, vocab) that is not ignore_index; before the first write. From
 ///            forward all ranks throw the same error, whichever of them found it; state where ranks differ in what has

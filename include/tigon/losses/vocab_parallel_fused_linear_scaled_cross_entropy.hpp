@@ -22,11 +22,11 @@ namespace tigon {
 /// Types      as fused_linear_scaled_cross_entropy, the same on all ranks.
 /// Precision  logits, D, the sums of dw and db over all chunks and that of dx over all ranks in f32 (f64 for f64); one
 ///            rounding at each output.
-/// Options    backward: as in forward.
+/// Options    backward takes those of forward.
 /// Writes     as fused_linear_scaled_cross_entropy: nll, entropy, lse and dx the same bits on all ranks. Whether dx is
 ///            computed is the same on all ranks; dw, dbias and results each rank may leave out for itself.
 /// Ignored    as fused_linear_scaled_cross_entropy; nothing is sent for such rows.
-/// Aliasing   none: any layout in which no written element is shared.
+/// Aliasing   no output shares an element with another argument; any layout.
 /// Memory     chunk * (classes of this rank) logits in f32; for 16-bit w an f32 dw; with dx two chunks of it in f32 and
 ///            up to 1 MiB a rank. See vocab_parallel_fused_linear_scaled_cross_entropy_workspace. w may come packed.
 /// Threads    the same bits for any number of them, and for ranks that are threads or processes.

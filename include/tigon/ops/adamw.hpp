@@ -22,15 +22,15 @@ namespace tigon {
 ///            torch.optim.AdamW; of torch.nn.utils.clip_grad_norm_ but for the 1e-6 that it adds to the norm.
 /// Shapes     a list of parameters (adamw_parameter), each w, g, m, v and perhaps `rounded` of one size. The list, and
 ///            a parameter, may be empty.
-/// Types      one for all w of a list, one for all g, and so on. w: f32, bf16, f16, f64. g: any of them, f64 only with
-///            f64. m and v: f32 or bf16, f64 with f64. rounded: bf16 or f16, of w in f32.
+/// Types      all w of a list have one type, all g have one, and so on. w: f32, bf16, f16, f64. g: any of them, f64 only
+///            with f64. m and v: f32 or bf16, f64 with f64. rounded: bf16 or f16, of w in f32.
 /// Precision  f32 (f64 for f64), one rounding at m, v, w and rounded. w is computed from m and v before they are
-///            rounded, rounded from w before that is. The norm is summed in f64, in an order that depends on the sizes
-///            of the parameters alone. Roundings are to nearest; with stochastic_rounding those to bf16 of w, m and v
-///            are to either neighbour, with the number itself as their mean. Random bits depend on seed, step, place of
-///            the parameter in the list, and place of the element.
+///            rounded, and `rounded` from w before w is rounded. The norm is summed in f64, in an order that depends on
+///            the sizes of the parameters alone. Roundings are to nearest; with stochastic_rounding those to bf16 of w,
+///            m and v are to either neighbour, with the number itself as their mean. Random bits depend on seed, step,
+///            place of the parameter in the list, and place of the element.
 /// Writes     w, m, v, rounded: one pass over memory after the norm, which reads g.
-/// Aliasing   none: any layout in which no written element is shared, also by two parameters.
+/// Aliasing   no output shares an element with another argument, also of another parameter; any layout.
 /// Throws     tigon::error: shape, alias, argument (a negative option, a beta of 1 or more, step 0; a number outside
 ///            option_range, or a factor made of them beyond it), workspace; before the first write.
 /// Edges      A NaN or an infinity in any g makes the norm NaN or infinite. With skip_non_finite nothing is written then.

@@ -35,12 +35,12 @@ namespace tigon {
 /// Precision  s, p, ds, lse, delta and every sum in f32 (f64 for f64): p and ds are not rounded to 16 bits between two
 ///            products. o, dq, dk, dv are rounded once. delta is made of p and do v^T where o is rounded. Products are
 ///            op::gemm of the backend, with its precision.
-/// Options    backward: as in forward. Of sinks only their own gradient depends, lse has them.
+/// Options    backward takes those of forward. It needs sinks for their own gradient alone: lse includes them.
 /// Writes     o, lse; dq, dk, dv, dsinks; rows of a 16-bit dq hold delta for a while. A gradient whose view has no memory
 ///            is not computed; a 16-bit dk without dq needs memory for delta [batch * heads * queries] in its place.
 ///            Scratch of each worker, whatever the lengths: a tile of scores (two in backward), of
 ///            B::attention.query_rows rows by B::attention.key_block keys, and the operands and sums of it.
-/// Aliasing   none: any layout in which no written element is shared.
+/// Aliasing   no output shares an element with another argument; any layout.
 /// Threads    the same bits for any number of them. Tasks: blocks of queries in forward, blocks of keys in backward.
 /// Throws     tigon::error: shape, stride, alias, argument (softcap negative, a number outside option_range,
 ///            cumulative_lengths that are no partition of the keys, dsinks without sinks, a 16-bit dk without dq and

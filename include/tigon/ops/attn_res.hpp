@@ -24,14 +24,14 @@ namespace tigon {
 ///            f64).
 /// Precision  f32 (f64 for f64), f64 for scores and what they are made of; y, dv, dw_query and dw_norm are rounded
 ///            once. round_key also rounds what the query meets; backward takes that rounding for the identity.
-/// Options    backward: alpha and rstd decide, eps and round_key do not count.
+/// Options    backward uses alpha and rstd; eps and round_key have no effect.
 /// Writes     y, alpha, rstd, dv; dw_query and dw_norm are overwritten, or added to with gradient::accumulate.
-/// Aliasing   backward: each block of dv may be the same block of v. forward: none. Otherwise any layout in which no
-///            element is shared.
+/// Aliasing   backward: each block of dv may be the same block of v. forward: no overlap. Otherwise no output shares an
+///            element with another argument; any layout.
 /// Throws     tigon::error: shape, stride, alias, argument (eps negative, or outside option_range), workspace; before
 ///            the first write.
-/// Range      forward: blocks of any size that their type holds, where rstd is a number of its own; backward: where
-///            sums of dy v are finite. NaN or an infinity makes its token of y and dv NaN, and dw_query and dw_norm.
+/// Range      forward: every finite block whose rstd is finite in its type; backward: where sums of dy v are finite.
+///            NaN or an infinity makes its token of y and dv NaN, and dw_query and dw_norm.
 /// Max error  f32 4e-6, bf16 4e-3 of |reference| + its root mean square; gradients 2e-5, 8e-3
 ///            (tests/ops/attn_res_test.cpp). Of scores whose terms |v w_query w_norm| rstd have a sum S above 64, forward's
 ///            is 4e-6 (S / 64 - 1) more. Where blocks cancel, forward's is of their root mean square

@@ -20,8 +20,8 @@ namespace tigon {
 /// Precision  f32 (f64 for f64), dalpha of small problems f64; 1 - t^2 without cancellation; one rounding at y, dx and
 ///            gradients of parameters. In bf16 backward's t has an error of 1.5e-8 beside its relative one.
 /// Writes     y, dx; dalpha, dgamma and dbeta are overwritten, or added to with gradient::accumulate.
-/// Aliasing   backward: dx may be dy or x. forward: y may not be x, which backward needs. Otherwise any layout in which
-///            no written element is shared.
+/// Aliasing   backward: dx may be dy or x. forward: y may not be x, which backward needs. Otherwise no output shares an
+///            element with another argument; any layout.
 /// Throws     tigon::error: shape, stride, alias, workspace; before the first write.
 /// Edges      at x = +inf and -inf t is 1 and -1 and dx is 0; dalpha, a sum with inf * 0 then, is NaN. NaN stays NaN.
 ///            An alpha below 1e-37 loses digits, and so does y with it.

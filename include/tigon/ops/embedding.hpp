@@ -20,10 +20,10 @@ namespace tigon {
 /// Types      weight and y: f32, bf16, f16, f64; ids and tokens: std::int32_t or std::int64_t.
 /// Precision  each row of dweight is summed in f32 (f64 for f64), in the order of the tokens, and rounded once. Of a token
 ///            that occurs more than 64 times, sums of 64 are added to a compensated total.
-/// Options    backward: as in forward.
+/// Options    backward takes those of forward.
 /// Writes     y; all of dweight (zeros where a token does not occur), or only adds with gradient::accumulate; of tokens
 ///            and drows as many rows as the sparse public function returns, no memory behind them is touched.
-/// Aliasing   none: any layout in which no written element is shared.
+/// Aliasing   no output shares an element with another argument; any layout.
 /// Throws     tigon::error: shape, stride, alias, workspace, argument (accumulate into a sparse gradient, whose rows
 ///            may be those of other tokens), and index (in every build) for an id outside [0, vocab); before the first
 ///            write.

@@ -19,9 +19,9 @@ namespace tigon {
 /// Precision  as moe.
 /// Order      as moe: for any number of ranks that share the experts alike, the bits of moe on the tokens of all ranks
 ///            one behind the other, with all experts.
-/// Options    backward: as in forward.
+/// Options    backward takes those of forward.
 /// Writes     as moe. Which of dx and dweights are computed is the same on all ranks.
-/// Aliasing   none: any layout in which no written element is shared.
+/// Aliasing   no output shares an element with another argument; any layout.
 /// Memory     x (and dy) and the choices of all ranks; a row of sums for every pair of the own tokens; a chunk as moe,
 ///            and that of every rank. See expert_parallel_moe_workspace.
 /// Threads    the same bits for any number of them.

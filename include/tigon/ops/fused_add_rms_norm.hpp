@@ -15,21 +15,21 @@ namespace tigon {
 ///   dx = dr = rstd * m - rstd^3 * k / cols * s + ds,   dw[j] = sum_i dy[i,j] * s[i,j] * rstd[i]
 ///
 /// Formula    docs/formulas/fused_add_rms_norm.md.
-/// Shapes     x, r, s, y, dy, ds, dx [rows, cols]; w, dw [cols] or `absent`, dw also where w is given: a frozen weight;
-///            rstd [rows]; ds may be an empty view (its data null: the sum has no other use), or dy may (y has no use:
-///            dx is ds, dw is 0). cols >= 1, rows may be 0.
+/// Shapes     x, r, s, y, dy, ds, dx [rows, cols]; w, dw [cols] or `absent`; dw may be absent beside a w, which is then
+///            frozen; rstd [rows]; ds may be an empty view (its data null: the sum has no other use), or dy may (y has
+///            no use: dx is ds, dw is 0). cols >= 1, rows may be 0.
 /// Types      as rms_norm; x and r have one type.
 /// Precision  as rms_norm; dx is rounded once, ds is added before that.
-/// Options    backward: rstd decides, and eps does not count. offset and casting as in forward.
+/// Options    backward uses rstd, and eps has no effect. offset and casting are those of forward.
 /// Writes     s, y, rstd; dx, which is the gradient of x and of r; dr only where its view has memory;
 ///            dw is overwritten, or added to with gradient::accumulate.
 /// Aliasing   forward: s may be x or r, y may be x or r, but not one another. backward: dx may be dy or ds. Otherwise
-///            any layout in which no written element is shared.
+///            no output shares an element with another argument; any layout.
 /// Throws     tigon::error: shape, stride, alias, argument (eps negative, a number outside option_range), workspace;
 ///            before the first write.
-/// Range      s of any size that its type holds, where rstd is a number of its own: with eps = 0, rows with a root mean
-///            square from the smallest normal number on. NaN makes its row of y and dx NaN, and dw. So does an
-///            infinity, but for y, where it becomes NaN and the rest of its row 0.
+/// Range      every finite s whose rstd is finite in its type: with eps = 0, rows whose root mean square is at least
+///            the smallest normal number. NaN makes its row of y and dx NaN, and dw. An infinity does the same, except
+///            in y, where it becomes NaN and the rest of its row 0.
 /// Max error  f32 4e-7, bf16 6e-3 of |reference| + its root mean square; gradients 2e-6, 8e-3, that of dw of
 ///            |reference| + the root sum of squares of what it is the sum of (tests/ops/fused_add_rms_norm_test.cpp),
 ///            for any number of rows (tests/rows/many_rows_test.cpp).

@@ -16,12 +16,12 @@ namespace tigon {
 ///
 /// Formula    docs/formulas/geglu.md; Hendrycks and Gimpel, "Gaussian Error Linear Units", 2016; Shazeer, 2020.
 /// Shapes     gate, up, y, dy, dgate, dup [rows, cols]; both may be 0. Halves of one buffer as in swiglu.
-/// Types      f32, bf16, f16, f64, one for all.
+/// Types      f32, bf16, f16 or f64, the same for all.
 /// Precision  f32 (f64 for f64), one rounding at y, dgate, dup; round_gate also rounds gelu to the storage type.
-/// Options    backward: as in forward.
+/// Options    backward takes those of forward.
 /// Writes     y, dgate, dup.
 /// Aliasing   forward: y may be gate or up. backward: dgate and dup may each be gate, up or dy, but not one another.
-///            Otherwise any layout in which no written element is shared.
+///            Otherwise no output shares an element with another argument; any layout.
 /// Throws     tigon::error: shape, stride, alias; before the first write.
 /// Edges      gelu(-inf) = 0, gelu(+inf) = inf, NaN stays NaN.
 /// Max error  f32 1e-6, bf16 4e-3 of |reference| + its root mean square, both ways; twice that in 16 bits with

@@ -18,14 +18,14 @@ namespace tigon {
 ///
 /// Formula    docs/formulas/group_norm.md; Wu and He, "Group Normalization", 2018.
 /// Shapes     x, y, dy, dx [batch * channels, positions]: of x[batch, channels, d1, d2, ...] what follows the channel
-///            is one row, and where nothing follows it a row is one number; w, b, dw, db [channels] or `absent`,
-///            gradients also where the parameter is given: it is frozen; mean, rstd [batch * groups]. positions,
-///            channels and groups >= 1, batch may be 0.
+///            is one row, and where nothing follows it a row is one number; w, b, dw, db [channels] or `absent`; a
+///            gradient may be absent beside its parameter, which is then frozen; mean, rstd [batch * groups].
+///            positions, channels and groups >= 1, batch may be 0.
 /// Types      x, y, dy, dx one of f32, bf16, f16, f64; parameters of one type, any of them (f64 only with f64).
 /// Precision  as layer_norm.
-/// Options    backward: mean and rstd decide, and eps does not count. Where dx of groups of a few values nearly
-///            cancels, eps adds the digits that rstd in f32 lacks, if it agrees with rstd. groups and channels as in
-///            forward.
+/// Options    backward uses mean and rstd, and eps has no effect, except where dx of groups of a few values nearly
+///            cancels: there eps adds the digits that rstd lacks in f32, if the two agree. groups and channels are
+///            those of forward.
 /// Writes     as layer_norm.
 /// Aliasing   as layer_norm.
 /// Throws     as layer_norm.

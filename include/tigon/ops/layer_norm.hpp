@@ -15,20 +15,20 @@ namespace tigon {
 ///   dx      = rstd * (h - c2 - xh * c1),   dw[j] = sum_i dy * xh,   db[j] = sum_i dy
 ///
 /// Formula    docs/formulas/layer_norm.md; Ba, Kiros and Hinton, "Layer Normalization", 2016.
-/// Shapes     x, y, dy, dx [rows, cols]; w, b, dw, db [cols] or `absent`, gradients also where the parameter is given:
-///            it is frozen; mean, rstd [rows]. cols >= 1, rows may be 0.
+/// Shapes     x, y, dy, dx [rows, cols]; w, b, dw, db [cols] or `absent`; a gradient may be absent beside its
+///            parameter, which is then frozen; mean, rstd [rows]. cols >= 1, rows may be 0.
 /// Types      x, y, dy, dx one of f32, bf16, f16, f64; parameters of one type, any of them (f64 only with f64).
-/// Precision  the variance from sums about 0 or, where that is not within a deviation of it, the mean; sums, mean and
-///            rstd in f32 (f64 for f64); backward makes up for the rounding of mean; y, dx, dw, db rounded once.
-/// Options    backward: mean and rstd decide, and eps does not count.
+/// Precision  the variance is summed about 0, or about the mean where that is more than a deviation away from 0; sums,
+///            mean and rstd in f32 (f64 for f64); backward makes up for the rounding of mean; y, dx, dw, db rounded
+///            once.
+/// Options    backward uses mean and rstd, and eps has no effect.
 /// Writes     y, mean, rstd, dx; dw and db are overwritten, or added to with gradient::accumulate.
-/// Aliasing   backward: dx may be dy or x. forward: y may not be x, which backward needs. Otherwise any layout in which
-///            no written element is shared.
+/// Aliasing   backward: dx may be dy or x. forward: y may not be x, which backward needs. Otherwise no output shares an
+///            element with another argument; any layout.
 /// Throws     tigon::error: shape, stride, alias, argument (eps negative, or outside option_range), workspace; before
 ///            the first write.
-/// Range      any mean that x can hold beside the deviation, and a deviation of any size, where rstd is a number of its
-///            type: with eps = 0, from the smallest normal number on. NaN or an infinity makes its row of y and dx
-///            NaN, and dw.
+/// Range      any mean that x can hold beside the deviation, and every deviation whose rstd is finite in its type: with
+///            eps = 0, at least the smallest normal number. NaN or an infinity makes its row of y and dx NaN, and dw.
 /// Max error  f32 1e-6, bf16 4e-3 of |reference| + its root mean square, forward at least of 1; gradients 2e-6, 4e-3
 ///            (tests/ops/layer_norm_test.cpp), for any number of rows (tests/rows/many_rows_test.cpp).
 ///

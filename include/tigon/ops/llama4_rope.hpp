@@ -20,9 +20,10 @@ namespace tigon {
 ///            complex [positions, d/2] as real numbers, as std::complex<float>* may be read. Any extent may be 0.
 /// Types      q and k one of f32, bf16, f16, f64; freqs any of them (f64 only with f64).
 /// Precision  f32 (f64 for f64), one rounding at each output.
-/// Options    backward: as in forward.
+/// Options    backward takes those of forward.
 /// Writes     q', k' (backward: dq, dk).
-/// Aliasing   q' may be q and k' may be k (in place). Otherwise any layout in which no written element is shared.
+/// Aliasing   q' may be q and k' may be k (in place). Otherwise no output shares an element with another argument; any
+///            layout.
 /// Throws     tigon::error: shape (also odd d, too few positions and a table of d/2 columns, which has no imaginary
 ///            parts), stride, alias; before the first write.
 /// Max error  f32 2e-7, bf16 4e-3 of the pair's length times |c + i z| (tests/ops/llama4_rope_test.cpp).

@@ -33,7 +33,7 @@ std::size_t matmul_int8_int2_workspace(std::size_t m, std::size_t n, std::size_t
 /// Precision  exact. 4 q < 2^23, so that no sum leaves int32.
 /// Writes     c; packed; w. Inputs are left alone. Scratch: rows of a in another order, 4 MiB of them at a time or 8 rows,
 ///            and one block of weights for each worker.
-/// Aliasing   none: any layout in which no written element is shared, and any row stride.
+/// Aliasing   no output shares an element with another argument; any layout, any row stride.
 /// Threads    the same result for any number of them.
 /// Throws     tigon::error: shape (also of a depth of 2^23 and more), stride, alias, argument (pack: a weight outside
 ///            -1..2, where TIGON_CHECKS is not 0), state (on `amx`, no tile registers), workspace; before the first write.

@@ -91,7 +91,7 @@ void declare_mhc_saved(arguments& args, const mhc_saved<T>& s, std::size_t token
 ///            mhc_coeffs_options.
 /// Types      x, y, in, f of one type; otherwise as in mhc_coeffs_options.
 /// Writes     y and what is saved. The layer is called once, also without tokens.
-/// Aliasing   none.
+/// Aliasing   no output shares an element with another argument.
 /// Throws     as mhc_coeffs_forward, before the first write; and what the layer throws.
 /// Max error  that of the three operators (tests/ops/mhc_test.cpp).
 ///

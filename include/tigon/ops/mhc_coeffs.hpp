@@ -29,7 +29,7 @@ namespace tigon {
 ///            of them (f64 only with f64). Coefficients, their gradients and what is saved f32 (f64 for f64).
 /// Precision  f32 (f64 for f64), products as gemm makes them; one rounding at each output. 16-bit x and phi are
 ///            widened, and nothing between is rounded to 16 bits.
-/// Options    backward: mix and rstd decide, rms_eps and pre_eps do not count; the others as in forward.
+/// Options    backward uses mix and rstd; rms_eps and pre_eps have no effect, and the others are those of forward.
 /// Writes     h_pre, h_post, h_res; mix, rstd and history for backward. Each gradient of a coefficient may be null,
 ///            which is a gradient of zeros. Each of dx, dphi, db and dalpha may be absent; what only it needs is not
 ///            computed then. They are overwritten or, with gradient::accumulate, added to; without tokens dphi, db and
@@ -37,7 +37,7 @@ namespace tigon {
 /// Memory     mix and rstd. With B::hyper_connections.keep_history also the steps of the iteration, 4 tmax n^2 bytes a
 ///            token (8 in f64; tokens rounded up to whole vectors): mhc_coeffs_history(). Otherwise backward computes
 ///            them again, in tmax n^2 numbers of workspace for each lane of each worker.
-/// Aliasing   none. Any layout in which no written element is shared.
+/// Aliasing   no output shares an element with another argument; any layout.
 /// Threads    the same bits for any number of them, with the history kept or made again.
 /// Throws     tigon::error: shape, stride, alias, argument (rms_eps or sinkhorn_eps negative, a number outside
 ///            option_range, tmax 0), workspace; before the first write.

@@ -20,7 +20,7 @@ namespace tigon {
 /// Types      x, f, y, dy, dx, df one of f32, bf16, f16, f64; coefficients and their gradients f32 (f64 for f64).
 /// Precision  sums in f32 (f64 for f64); one rounding at each output.
 /// Writes     y; dx, or adds to it with gradient::accumulate; df, dh_post, dh_res. Each gradient may be null.
-/// Aliasing   none. Any layout in which no written element is shared.
+/// Aliasing   no output shares an element with another argument; any layout.
 /// Throws     tigon::error: shape, stride, alias, workspace; before the first write.
 /// Range      where products and their sums are finite. NaN or an infinity in a token makes that token's results NaN or
 ///            infinite, and no other's.

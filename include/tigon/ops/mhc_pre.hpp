@@ -18,7 +18,7 @@ namespace tigon {
 /// Types      x, y, dy, dx one of f32, bf16, f16, f64; h_pre and dh_pre f32 (f64 for f64).
 /// Precision  sums in f32 (f64 for f64); y, dx and dh_pre are rounded once.
 /// Writes     y; dx, or adds to it with gradient::accumulate; dh_pre. dx and dh_pre may be null, each by itself.
-/// Aliasing   none. Any layout in which no written element is shared.
+/// Aliasing   no output shares an element with another argument; any layout.
 /// Throws     tigon::error: shape, stride, alias, workspace; before the first write.
 /// Range      where products and their sums are finite. NaN or an infinity in a token makes that token's results NaN or
 ///            infinite, and no other's.

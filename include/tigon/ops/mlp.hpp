@@ -30,11 +30,12 @@ namespace tigon {
 ///            multiplier is rounded to the type of y. Products are op::gemm of the backend, gates its op::swiglu and
 ///            op::geglu; round_gate of their options rounds to the type of x. A g, u, a, dg or du beyond 65504 is
 ///            infinite in f16, and what is made of it is infinite or NaN.
-/// Options    backward: as in forward.
+/// Options    backward takes those of forward.
 /// Writes     y, saved; dx, dwg, dwu, dwd, dbg, dbu, dbd; a gradient whose view has no memory is not computed: those of
 ///            frozen weights. Gradients of weights and biases are added to with gradient::accumulate. mlp_backward
 ///            overwrites saved: one backward for one forward.
-/// Aliasing   forward: none. backward: dx may be dy or x. Otherwise any layout in which no written element is shared.
+/// Aliasing   forward: no overlap. backward: dx may be dy or x. Otherwise no output shares an element with another
+///            argument; any layout.
 /// Memory     saved; mlp_forward_inference instead an a for as many tokens as fit into B::chunk, mlp_backward_recompute
 ///            a saved of its own. In 16 bits also at most three blocks of sums, together 3 / 16 of B::chunk; with biases
 ///            2 * intermediate + hidden numbers, and sums of their gradients by task. See mlp_workspace.

@@ -37,11 +37,11 @@ namespace tigon {
 ///            pairs its op::moe_routing.
 /// Order      y and dx are summed over the choices of a token in the order of the experts, choices of one expert in the
 ///            order of the token: the order in which a token names its experts changes no bit.
-/// Options    backward: as in forward.
+/// Options    backward takes those of forward.
 /// Writes     y, saved; dx, dweights, the gradients of weights and biases; a gradient whose view has no memory is not
 ///            computed. Those of weights and biases, zero for an expert that nobody chose, are added to with
 ///            gradient::accumulate.
-/// Aliasing   none: any layout in which no written element is shared.
+/// Aliasing   no output shares an element with another argument; any layout.
 /// Memory     saved, or nothing: moe_backward_recompute makes the same numbers again, a chunk at a time. A chunk is at
 ///            most 512 pairs of one expert: copies of their rows of x and dy, and their values, in B::chunk's bytes
 ///            where it can be. In 16 bits also the sums of y or dx; where an expert may have several chunks and

@@ -25,11 +25,11 @@ namespace tigon {
 /// Order      ties: the lower index first. Without a bias the logits are compared, which have the order of their
 ///            scores, with one s + bias as it was computed. A NaN comes before all numbers, so that a bad logit is not
 ///            passed over.
-/// Options    backward: as in forward.
+/// Options    backward takes those of forward.
 /// Writes     indices, weights; dlogits. The bias decides the choice alone: it has no gradient here, and no part in
 ///            weights.
-/// Aliasing   forward: none. backward: dlogits may be logits. Otherwise any layout in which no written element is
-///            shared.
+/// Aliasing   forward: no overlap. backward: dlogits may be logits. Otherwise no output shares an element with another
+///            argument; any layout.
 /// Throws     tigon::error: shape, stride, alias, argument (scale is outside option_range, k is above experts),
 ///            workspace, and index (in every build) for an index outside [0, experts) or twice in a token, in backward;
 ///            before the first write.

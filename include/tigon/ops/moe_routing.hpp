@@ -20,11 +20,11 @@ namespace tigon {
 /// Formula    docs/formulas/moe.md.
 /// Shapes     indices [tokens, k]; counts [experts]; offsets [experts + 1]; gather, scatter, positions [k tokens].
 ///            tokens and k may be 0, experts >= 1; k may be larger than experts.
-/// Types      indices std::int32_t or std::int64_t; the outputs either of them, one for all.
+/// Types      indices std::int32_t or std::int64_t; the outputs either of them, the same for all.
 /// Precision  exact. The sort is stable: inside an expert pairs are in the order of the tokens, and those of one token,
 ///            which may choose an expert several times, in the order of its choices. An expert may have no pairs.
 /// Writes     counts, offsets, gather, scatter, positions; those without memory are not written.
-/// Aliasing   none: any layout in which no written element is shared.
+/// Aliasing   no output shares an element with another argument; any layout.
 /// Throws     tigon::error: shape, stride, alias, workspace, argument (more pairs than the type of the outputs counts),
 ///            and index (in every build) for an index outside [0, experts); before the first write.
 /// Max error  none (tests/ops/moe_routing_test.cpp).

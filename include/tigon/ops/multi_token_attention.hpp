@@ -33,14 +33,15 @@ namespace tigon {
 ///            rounded once, to probs. Sums of y, dp, dw and db in f32 (f64 for f64); dp is not rounded to 16 bits. y,
 ///            dscores, dw and db are rounded once. Sums of y and dp are made of sums of 64 terms; those of dw and db
 ///            are compensated, so that their error does not grow with batch and len.
-/// Options    backward: as in forward.
+/// Options    backward takes those of forward.
 /// Writes     y, and of probs p[i,j] for j <= i: what lies above the diagonal is neither written nor read. dscores; dw
 ///            and db where they are given memory, overwritten or added to. Without both, nothing is summed for them.
 ///            Above the diagonal scores and dy are not read. What is saved is probs: batch * heads_in * len * len
 ///            elements. Scratch memory of a worker grows with taps and heads, and with up to 32 len; not with batch,
 ///            nor with len * len.
-/// Aliasing   forward: probs may be scores, and then rows of more than 1024 keys of f32 or f64 may round otherwise.
-///            backward: dscores may be probs. Otherwise any layout in which no written element is shared.
+/// Aliasing   forward: probs may be scores, and then rows of more than 1024 keys of f32 or f64 may be rounded
+///            differently. backward: dscores may be probs. Otherwise no output shares an element with another argument;
+///            any layout.
 /// Threads    the same bits for any number of them. Tasks: blocks of 16 rows of probs, 8 rows of y, 8 rows of dscores,
 ///            of a sequence and head or group; up to 64 sums of dw and db of a group.
 /// Throws     tigon::error: shape (also planes of y that are not square, and taps that reach over len + 2 p), stride,

@@ -28,13 +28,13 @@ namespace tigon {
 /// Types      one of f32, bf16, f16, f64 for all; probs and lse f32 (f64 for f64).
 /// Precision  s, p, dp, ds and every sum in f32 (f64 for f64): nothing is rounded to 16 bits on the way. o, dq, dk, dv
 ///            are rounded once. Softmax is op::softmax of the backend, forward and backward, with its precision.
-/// Options    backward: as in forward.
+/// Options    backward takes those of forward.
 /// Writes     o, and of p and lse[i] = log(sum_m exp(s[i,m])) what is given memory; dq, dk, dv. probs holds p, and 0 where
 ///            no key exists. backward makes p again where it is given none, with the same bits; it does not read lse,
 ///            which is for callers that merge o with that of other keys. Scratch: in forward the scores of a
 ///            block of queries for each worker, where probs is absent; in backward ds, and p where it is absent: of the
 ///            size of probs. Nothing is of size seq_len * seq_len.
-/// Aliasing   none: any layout in which no written element is shared.
+/// Aliasing   no output shares an element with another argument; any layout.
 /// Threads    the same bits for any number of them, and for any B::attention.query_block. Tasks: batch * heads *
 ///            query blocks.
 /// Throws     tigon::error: shape, stride, alias, argument (kernel_size even, dilation 0, scale outside option_range),

@@ -29,9 +29,9 @@ namespace tigon {
 /// Precision  sums in f32 (f64 for f64). One rounding at n, q, k, v, o, do, [dq dk dv], dn, y and the gradients of
 ///            parameters; dx is rounded before and after dy is added. Products, norm, attention and softmax are those of
 ///            the backend.
-/// Options    backward: the saved mean and rstd decide, eps does not count; the others as in forward.
+/// Options    backward uses the saved mean and rstd; eps has no effect, and the others are those of forward.
 /// Writes     y, saved; dx; gradients of parameters are overwritten, or added to with gradient::accumulate.
-/// Aliasing   none: any layout in which no written element is shared.
+/// Aliasing   no output shares an element with another argument; any layout.
 /// Memory     saved; in the workspace what the operators take, and backward [tokens, 4 * hidden] elements. See
 ///            neighborhood_attention_layer_workspace.
 /// Threads    the same bits for any number of them.

@@ -21,14 +21,14 @@ namespace tigon {
 /// Types      x, y, dy, dx one of f32, bf16, f16, f64; w and dw any of them, b and db any of them (f64 only with f64).
 /// Precision  f32 (f64 for f64), y, dx, dw and db are rounded once; f64 for rows that f32 does not hold, and in
 ///            backward for narrow rows and small problems.
-/// Options    backward: rstd decides, and eps does not count. Where dx of rows of a few columns nearly cancels, eps
-///            adds the digits that rstd in f32 lacks, if it agrees with rstd.
+/// Options    backward uses rstd, and eps has no effect, except where dx of rows of a few columns nearly cancels: there
+///            eps adds the digits that rstd lacks in f32, if the two agree.
 /// Writes     y, rstd, dx; dw and db are overwritten, or added to with gradient::accumulate.
-/// Aliasing   backward: dx may be dy or x. forward: y may not be x, which backward needs. Otherwise any layout in which
-///            no written element is shared.
+/// Aliasing   backward: dx may be dy or x. forward: y may not be x, which backward needs. Otherwise no output shares an
+///            element with another argument; any layout.
 /// Throws     tigon::error: shape, stride, alias, argument (eps negative, or outside option_range), workspace; before
 ///            the first write.
-/// Range      x of any size that its type holds.
+/// Range      every finite x.
 /// Edges      NaN makes its row of y and dx NaN. An infinity turns into NaN in y, where the rest of its row is b, and
 ///            makes its row of dx NaN. Either makes dw NaN.
 /// Max error  f32 1e-6, bf16 4e-3 of |reference| + its root mean square; gradients 2e-6, 4e-3, those of parameters

@@ -24,15 +24,14 @@ namespace tigon {
 ///            with f64).
 /// Precision  sums and rstd in f32 (f64 for f64); v is not rounded (llama rounds x * rstd, whether w is there or not);
 ///            one rounding at each output.
-/// Options    backward: as in forward.
+/// Options    backward takes those of forward.
 /// Writes     q_out, k_out; dq, dk, dw_q, dw_k: a gradient that has no memory or is `absent` is not computed. dw_q and
 ///            dw_k are overwritten, or added to with gradient::accumulate. Nothing is saved: backward takes q and k.
 /// Aliasing   q_out may be q and k_out may be k, where no backward follows. dq may be dq_out or q, dk may be dk_out or
-///            k. Otherwise any layout in which no written element is shared.
+///            k. Otherwise no output shares an element with another argument; any layout.
 /// Throws     tigon::error: shape (also odd rotary_dim), stride, alias, argument (eps negative, a number outside
 ///            option_range, rotary_dim above d), workspace; before the first write.
-/// Range      as rms_norm: heads of any size that their type holds. NaN and infinities stay in their head, and reach
-///            dw.
+/// Range      as rms_norm: every finite head. NaN and infinities stay in their head, and reach dw.
 /// Max error  f32 1e-6, bf16 1.5e-2, f16 2e-3 of |reference| + its root mean square, for tables of unit length;
 ///            gradients 2e-6, 2e-2, 3e-3, of the terms that add up to them where these cancel
 ///            (tests/ops/qk_norm_rope_test.cpp).

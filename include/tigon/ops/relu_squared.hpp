@@ -14,11 +14,11 @@ namespace tigon {
 ///
 /// Formula    docs/formulas/relu_squared.md; So et al., "Primer: Searching for Efficient Transformers", 2021.
 /// Shapes     x, y, dy, dx [rows, cols]; both may be 0.
-/// Types      f32, bf16, f16, f64, one for all.
+/// Types      f32, bf16, f16 or f64, the same for all.
 /// Precision  f32 (f64 for f64), one rounding at y and dx. from_y: the rounding of y is in dx, half of it relatively.
 /// Writes     y, dx.
 /// Aliasing   forward: y may be x with from_y; otherwise not, because backward needs x. backward: dx may be dy or x
-///            (y). Otherwise any layout in which no written element is shared.
+///            (y). Otherwise no output shares an element with another argument; any layout.
 /// Throws     tigon::error: shape, stride, alias; before the first write.
 /// Edges      NaN stays NaN, -inf and zeros of either sign give 0, +inf gives inf. With from_y, dx is 0 where x^2
 ///            rounds to 0, and infinite where it rounds to infinity (f16: from 256 on).

@@ -16,20 +16,20 @@ namespace tigon {
 ///   dw[j]   = sum_i dy[i,j] * x[i,j] * rstd[i]
 ///
 /// Formula    docs/formulas/rms_norm.md; Zhang and Sennrich, "Root Mean Square Layer Normalization", 2019.
-/// Shapes     x, y, dy, dx [rows, cols]; w, dw [cols] or `absent`, dw also where w is given: a frozen weight; rstd
-///            [rows]. cols >= 1, rows may be 0.
+/// Shapes     x, y, dy, dx [rows, cols]; w, dw [cols] or `absent`; dw may be absent beside a w, which is then frozen;
+///            rstd [rows]. cols >= 1, rows may be 0.
 /// Types      x, y, dy, dx one of f32, bf16, f16, f64; w and dw any of them (f64 only with f64).
 /// Precision  sums and rstd in f32 (f64 for f64); y, dx and dw are rounded once (llama also rounds x * rstd).
-/// Options    backward: rstd decides, and eps does not count. Where dx of rows of a few columns nearly cancels, eps
-///            adds the digits that rstd in f32 lacks, if it agrees with rstd. offset and casting as in forward.
+/// Options    backward uses rstd, and eps has no effect, except where dx of rows of a few columns nearly cancels: there
+///            eps adds the digits that rstd lacks in f32, if the two agree. offset and casting are those of forward.
 /// Writes     y, rstd, dx; dw is overwritten, or added to with gradient::accumulate.
-/// Aliasing   backward: dx may be dy or x. forward: y may not be x, which backward needs. Otherwise any layout in which
-///            no written element is shared.
+/// Aliasing   backward: dx may be dy or x. forward: y may not be x, which backward needs. Otherwise no output shares an
+///            element with another argument; any layout.
 /// Throws     tigon::error: shape, stride, alias, argument (eps negative, a number outside option_range), workspace;
 ///            before the first write.
-/// Range      x of any size that its type holds, where rstd is a number of its own: with eps = 0, rows with a root mean
-///            square from the smallest normal number on. NaN makes its row of y and dx NaN, and dw. So does an
-///            infinity, but for y, where it becomes NaN and the rest of its row 0.
+/// Range      every finite x whose rstd is finite in its type: with eps = 0, rows whose root mean square is at least
+///            the smallest normal number. NaN makes its row of y and dx NaN, and dw. An infinity does the same, except
+///            in y, where it becomes NaN and the rest of its row 0.
 /// Max error  f32 4e-7, bf16 6e-3 of |reference| + its root mean square; gradients 1e-6, 8e-3, that of dw of
 ///            |reference| + the root sum of squares of what it is the sum of (tests/ops/rms_norm_test.cpp),
 ///            for any number of rows (tests/rows/many_rows_test.cpp).

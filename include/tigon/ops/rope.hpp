@@ -23,9 +23,10 @@ namespace tigon {
 ///            those of q, as DeepSeek's are, k is rotated by a call of its own.
 /// Types      q and k one of f32, bf16, f16, f64; tables any of them (f64 only with f64).
 /// Precision  f32 (f64 for f64), one rounding at each output.
-/// Options    backward: as in forward.
+/// Options    backward takes those of forward.
 /// Writes     q', k' (backward: dq, dk); in place, columns that are not rotated are not touched.
-/// Aliasing   q' may be q and k' may be k (in place). Otherwise any layout in which no written element is shared.
+/// Aliasing   q' may be q and k' may be k (in place). Otherwise no output shares an element with another argument; any
+///            layout.
 /// Throws     tigon::error: shape (also odd r and a table of another length), stride, alias, argument (r above d);
 ///            before the first write.
 /// Max error  f32 2e-7, bf16 4e-3 of the pair's length times hypot(cos, sin) (tests/ops/rope_test.cpp).

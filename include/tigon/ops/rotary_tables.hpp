@@ -24,7 +24,7 @@ inline namespace TIGON_ABI {
 /// Types      cos and sin one of f32, bf16, f16, f64; f and positions f64 and 64-bit integers.
 /// Precision  f64, for the exact product of position and frequency, whatever the position; one rounding.
 /// Writes     cos, sin.
-/// Aliasing   none.
+/// Aliasing   no output shares an element with another argument.
 /// Throws     tigon::error: shape, stride, alias, argument (factor outside option_range; a frequency beyond 256;
 ///            sections that are not r/2 together, or do not fit where they are interleaved), index (a position beyond
 ///            2^32, in either direction); before the first write.

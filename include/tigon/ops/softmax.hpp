@@ -14,13 +14,14 @@ namespace tigon {
 ///
 /// Formula    docs/formulas/softmax.md.
 /// Shapes     x, y, dy, dx [rows, cols]. cols >= 1, rows may be 0.
-/// Types      f32, bf16, f16, f64, one for all.
-/// Precision  exponentials (for bf16 and f16 as exact as such a y shows), sum and delta in f32 (f64 for f64), one
-///            rounding at y and dx. The sum of y is 1 up to the rounding of y, which the division takes out of dy - delta.
-/// Options    backward: as in forward.
+/// Types      f32, bf16, f16 or f64, the same for all.
+/// Precision  exponentials (for bf16 and f16 no more exact than y can store), sum and delta in f32 (f64 for f64), one
+///            rounding at y and dx. A row of the rounded y need not add up to 1; so that dy - delta is not wrong by
+///            that, delta is divided by the sum of y.
+/// Options    backward takes those of forward.
 /// Writes     y, dx.
-/// Aliasing   forward: y may be x, and then rows of more than 1024 columns of f32 or f64 may round otherwise. backward:
-///            dx may be dy or y. Otherwise any layout in which no written element is shared.
+/// Aliasing   forward: y may be x, and then rows of more than 1024 columns of f32 or f64 may be rounded differently.
+///            backward: dx may be dy or y. Otherwise no output shares an element with another argument; any layout.
 /// Throws     tigon::error: shape, stride, alias, argument (a scale that is not above 0, or outside option_range),
 ///            workspace; before the first write.
 /// Edges      -inf gives 0; a row of only -inf, with +inf or with NaN is NaN throughout.

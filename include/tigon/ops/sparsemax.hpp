@@ -15,12 +15,12 @@ namespace tigon {
 /// Formula    docs/formulas/sparsemax.md; Martins and Astudillo, "From Softmax to Sparsemax", 2016.
 /// Shapes     x, y, dy, dx [rows, cols], the axis being the columns, or an `axis_view` [outer, axis, inner] with any
 ///            strides that keep elements apart. The axis has at least 1 element; the other extents may be 0.
-/// Types      f32, bf16, f16, f64, one for all.
+/// Types      f32, bf16, f16 or f64, the same for all.
 /// Precision  sums in f32 (f64 for f64); tau in two parts, so that a common offset of x costs nothing; one rounding at
 ///            y and dx. The support is that of the stored y: in f16 an element below 3e-8 is not in it.
 /// Writes     y, dx.
-/// Aliasing   forward: y may be x. backward: dx may be dy or y. Otherwise any layout in which no written element is
-///            shared.
+/// Aliasing   forward: y may be x. backward: dx may be dy or y. Otherwise no output shares an element with another
+///            argument; any layout.
 /// Throws     tigon::error: shape, stride, alias, workspace; before the first write.
 /// Edges      -inf gives 0; what has only -inf, +inf or NaN along the axis is NaN throughout, and so is its dx.
 /// Max error  f32 1e-6, bf16 4e-3 of |reference| + its root mean square over the support, both ways

@@ -22,13 +22,13 @@ namespace tigon {
 /// Formula    docs/formulas/swiglu.md; Shazeer, "GLU Variants Improve Transformer", 2020.
 /// Shapes     gate, up, y, dy, dgate, dup [rows, cols]; both may be 0. The halves of one buffer are two views with
 ///            the buffer's row stride: gate = b.cols_from(0, n), up = b.cols_from(n, n); or see swiglu_fused.
-/// Types      f32, bf16, f16, f64, one for all.
+/// Types      f32, bf16, f16 or f64, the same for all.
 /// Precision  f32 (f64 for f64), one rounding at y, dgate, dup; round_gate also rounds silu to the storage type.
-/// Options    backward: as in forward.
+/// Options    backward takes those of forward.
 /// Writes     y, dgate, dup.
 /// Aliasing   forward: y may be gate or up. backward: dgate and dup may each be gate, up or dy, but not one another;
-///            written over gate and up, a second backward would read gradients. Otherwise any layout in which no
-///            written element is shared.
+///            written over gate and up, a second backward would read gradients. Otherwise no output shares an element
+///            with another argument; any layout.
 /// Throws     tigon::error: shape, stride, alias, argument (a slope or limit that is not above 0; a number, 64 slope or
 ///            the product of the multipliers outside option_range); before the first write.
 /// Edges      silu(-inf) = 0, silu(+inf) = inf, NaN stays NaN, also under a limit.

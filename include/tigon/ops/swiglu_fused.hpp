@@ -15,12 +15,13 @@ namespace tigon {
 ///
 /// Formula    docs/formulas/swiglu.md.
 /// Shapes     gate_up, dgate_up [rows, 2 cols]; y, dy [rows, cols]; both may be 0.
-/// Types      f32, bf16, f16, f64, one for all.
+/// Types      f32, bf16, f16 or f64, the same for all.
 /// Precision  as swiglu.
-/// Options    backward: as in forward.
+/// Options    backward takes those of forward.
 /// Writes     y, dgate_up.
-/// Aliasing   backward: dgate_up may be gate_up; a second backward would then read gradients. forward: none; for y over
-///            the gate use swiglu_forward with two views. Otherwise any layout in which no written element is shared.
+/// Aliasing   backward: dgate_up may be gate_up; a second backward would then read gradients. forward: no overlap; for
+///            y over the gate use swiglu_forward with two views. Otherwise no output shares an element with another
+///            argument; any layout.
 /// Throws     tigon::error: shape, stride, alias, argument (as swiglu); before the first write.
 /// Edges      as swiglu.
 /// Max error  that of swiglu, and its bits (tests/ops/swiglu_fused_test.cpp).

@@ -25,7 +25,8 @@ namespace tigon {
 /// Precision  shares are summed in f32 (f64 for f64) and rounded once, with an error that does not grow with the tiles.
 /// Writes     what f writes; dw is overwritten, or added to with gradient::accumulate. dx and any dw may have no
 ///            memory: f is given none then.
-/// Aliasing   y may be x and dx may be dy or x, if f allows that. Otherwise no two of them share an element.
+/// Aliasing   y may be x and dx may be dy or x, if f allows that. Otherwise no output shares an element with another
+///            argument.
 /// Memory     what f takes for a tile, `workspace` bytes; where dw has 16 bits, also f32 sums for all dw; of more than
 ///            64 tiles (4096 where they are large and dw has 16 bits) two more such sums. See tiled_workspace.
 /// Threads    the same bits for any number of them, if f has; the number of tiles changes the last bits of dw.

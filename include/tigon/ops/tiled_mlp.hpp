@@ -18,10 +18,11 @@ namespace tigon {
 /// Shapes     as mlp; nothing is saved but x. Tokens are all rows of x, whatever sequences they belong to.
 /// Types      as mlp.
 /// Precision  as mlp; gradients of weights are summed over the shards in f32 (f64 for f64) and rounded once.
-/// Options    backward: as in forward.
+/// Options    backward takes those of forward.
 /// Writes     y; dx, gradients of weights and biases; a gradient whose view has no memory is not computed. Gradients of
 ///            weights are added to with gradient::accumulate.
-/// Aliasing   forward: none. backward: dx may be dy or x. Otherwise any layout in which no written element is shared.
+/// Aliasing   forward: no overlap. backward: dx may be dy or x. Otherwise no output shares an element with another
+///            argument; any layout.
 /// Memory     what mlp takes for a shard: an a in forward, 3 * intermediate values a token in backward; where dwg has 16
 ///            bits and there is more than one shard, also f32 sums for all gradients of weights; of more than 64 shards
 ///            (4096 where they are large and dwg has 16 bits) two more such sums. See tiled_mlp_workspace.
