@@ -11,9 +11,9 @@ using floats = std::vector<float>;
 
 void use(floats& x, const floats& w, floats& y, floats& rstd, floats& dw) {
 #ifdef SHOULD_NOT_COMPILE
-  tigon::rms_norm_forward(tigon::matrix_view(x.data(), 2, 3), w, {y.data(), 2, 3}, rstd);
+  tigon::rms_norm_forward({x.data(), 2, 3}, w, {y.data(), 2, 3}, rstd);
   tigon::rms_norm_backward({x.data(), 2, 3}, {x.data(), 2, 3}, w, rstd, {y.data(), 2, 3}, dw);
-  tigon::softmax_forward(tigon::matrix_view(x.data(), 2, 3), {y.data(), 2, 3});
+  tigon::softmax_forward({x.data(), 2, 3}, {y.data(), 2, 3});
 #else
   const tigon::matrix_view out(y.data(), 2, 3);
   tigon::rms_norm_forward({x.data(), 2, 3}, w, out, rstd, {1e-5, 1});

@@ -76,12 +76,6 @@ struct braced_argument {
                   any_argument = {}, any_argument = {}, any_argument = {}) {}
 };
 
-/// An argument that has a type.
-struct typed_argument {
-  template <class T>
-  typed_argument(const T&) {}
-};
-
 /// The element type of an aggregate of views that is given ranges instead, for its deduction guide: a sentence. clang++
 /// names this type before it looks whether the guide's constraints hold, so it refuses ranges and nothing else.
 template <class... R>
@@ -96,31 +90,26 @@ struct ranges_in_place_of_views {
 
 }  // namespace tigon
 
-/// Behind the functions of this name: what a call of none of them means where an argument is a range, or one of the first
-/// three, which it names, is in braces. Without it compilers list templates whose arguments they could not deduce.
-#define TIGON_EXPLAINS(function)                                                                                    \
-  template <class B = default_backend, class... A>                                                                  \
-    requires((detail::range_of_elements<A> || ...) &&                                                               \
-             !requires(A&&... a) { tigon::function<B>(std::forward<A>(a)...); })                                    \
-  void function(A&&...) {                                                                                           \
-    static_assert(sizeof...(A) == 0,                                                                                \
-                  "tigon: " #function                                                                               \
-                  " does not take these arguments; expected views, such as tigon::"                                 \
-                  "matrix_view(data, rows, cols) for a matrix, not a std::vector or another range in their place"); \
-  }                                                                                                                 \
-  TIGON_EXPLAINS_BRACES(function, detail::braced_argument)                                                          \
-  TIGON_EXPLAINS_BRACES(function, detail::typed_argument, detail::braced_argument)                                  \
-  TIGON_EXPLAINS_BRACES(function, detail::typed_argument, detail::typed_argument, detail::braced_argument)
-
-/// Every parameter is a conversion by a constructor: worse than that of an argument by which a function deduces its types.
-#define TIGON_EXPLAINS_BRACES(function, ...)                                                                      \
-  template <class B = default_backend>                                                                            \
-  void function(__VA_ARGS__, TIGON_THREE_ARGUMENTS, TIGON_THREE_ARGUMENTS, TIGON_THREE_ARGUMENTS, ...) {          \
-    static_assert(                                                                                                \
-        std::is_void_v<B>,                                                                                        \
-        "tigon: " #function                                                                                       \
-        " does not take these arguments; outputs in braces have no element type; expected views by their names, " \
-        "such as tigon::matrix_view(data, rows, cols), not {data, rows, cols}");                                  \
+/// Behind the functions of this name: what a call of none of them means where an argument is a range, or the first one is in
+/// braces and no output names an element type. Without it compilers list templates whose arguments they could not deduce.
+/// The parameters of the second one are conversions by constructors, worse than that of any argument by which a function
+/// deduces its types.
+#define TIGON_EXPLAINS(function)                                                                                     \
+  template <class B = default_backend, class... A>                                                                   \
+    requires((detail::range_of_elements<A> || ...) &&                                                                \
+             !requires(A&&... a) { tigon::function<B>(std::forward<A>(a)...); })                                     \
+  void function(A&&...) {                                                                                            \
+    static_assert(sizeof...(A) == 0,                                                                                 \
+                  "tigon: " #function                                                                                \
+                  " does not take these arguments; expected views, such as tigon::"                                  \
+                  "matrix_view(data, rows, cols) for a matrix, not a std::vector or another range in their place");  \
+  }                                                                                                                  \
+  template <class B = default_backend>                                                                               \
+  void function(detail::braced_argument, TIGON_THREE_ARGUMENTS, TIGON_THREE_ARGUMENTS, TIGON_THREE_ARGUMENTS, ...) { \
+    static_assert(std::is_void_v<B>,                                                                                 \
+                  "tigon: " #function                                                                                \
+                  " does not take these arguments; outputs in braces have no element type; expected views by their " \
+                  "names, such as tigon::matrix_view(data, rows, cols), not {data, rows, cols}");                    \
   }
 #define TIGON_THREE_ARGUMENTS detail::any_argument = {}, detail::any_argument = {}, detail::any_argument = {}
 
