@@ -75,6 +75,7 @@ class Documents(unittest.TestCase):
             (with_line("docs/page.md", "Steps take 1203.5 and 408.1 and 77.25 s."), "has the numbers 1203.5, 408.1, 77.25"),
             (with_line("docs/page.md", "Both ran by turns."), "says 'by turns'"),
             (with_line("docs/page.md", "Blocks and and rows alternate."), "says 'and and'"),
+            (with_line("docs/page.md", "On 2026-11-28 all passed."), "has a date; notes of a day are in docs/lab"),
             (with_line("docs/page.md", "`leap_forward` leaps."), "names leap_forward, which is in no source"),
             (with_line("docs/page.md", "```sh\nrun  # by turns\n```"), "says 'by turns'"),
             ({"tools/finetune/main.cpp": 'fail("no step was asked for");\n'}, "tools/finetune/main.cpp:1: says 'asked for'"),
