@@ -82,11 +82,12 @@ void on_ranks(std::size_t ranks, std::size_t bytes, Fn fn, model_ranks::hosts ho
 /// Columns of ranks: [cuts[r], cuts[r + 1]).
 using cuts = std::vector<std::size_t>;
 
-// Labels in memory of the device, every fifth of them ignored.
+// Labels in memory of the device, some at the ends of shards, every fifth of them ignored.
 std::span<std::int64_t> labels_of(std::size_t rows, std::size_t vocab, std::int64_t ignored = -100) {
   auto* const target = static_cast<std::int64_t*>(device_memory::instance().take(rows * sizeof(std::int64_t)));
+  const std::size_t at_cuts[] = {vocab / 2, vocab / 3, 0, vocab / 2 - 1, vocab - 1};
   for (std::size_t i = 0; i < rows; ++i)
-    target[i] = i % 5 == 3 ? ignored : static_cast<std::int64_t>((i * 7919 + 3) % vocab);
+    target[i] = i % 5 == 3 ? ignored : static_cast<std::int64_t>(i < 5 ? at_cuts[i] : (i * 7919 + 3) % vocab);
   return {target, rows};
 }
 template <class T>
