@@ -95,21 +95,24 @@ struct ranges_in_place_of_views {
 /// The parameters of the second one are conversions by constructors, worse than that of any argument by which a function
 /// deduces its types.
 #define TIGON_EXPLAINS(function)                                                                                     \
-  template <class B = default_backend, class... A>                                                                   \
-    requires((detail::range_of_elements<A> || ...) &&                                                                \
-             !requires(A&&... a) { tigon::function<B>(std::forward<A>(a)...); })                                     \
-  void function(A&&...) {                                                                                            \
-    static_assert(sizeof...(A) == 0,                                                                                 \
-                  "tigon: " #function                                                                                \
-                  " does not take these arguments; expected views, such as tigon::"                                  \
-                  "matrix_view(data, rows, cols) for a matrix, not a std::vector or another range in their place");  \
-  }                                                                                                                  \
+  TIGON_EXPLAINS_RANGES(function)                                                                                    \
   template <class B = default_backend>                                                                               \
   void function(detail::braced_argument, TIGON_THREE_ARGUMENTS, TIGON_THREE_ARGUMENTS, TIGON_THREE_ARGUMENTS, ...) { \
     static_assert(std::is_void_v<B>,                                                                                 \
                   "tigon: " #function                                                                                \
                   " does not take these arguments; outputs in braces have no element type; expected views by their " \
                   "names, such as tigon::matrix_view(data, rows, cols), not {data, rows, cols}");                    \
+  }
+/// The first of the two alone, for a function whose views have a fixed element type: they may be in braces.
+#define TIGON_EXPLAINS_RANGES(function)                                                                             \
+  template <class B = default_backend, class... A>                                                                  \
+    requires((detail::range_of_elements<A> || ...) &&                                                               \
+             !requires(A&&... a) { tigon::function<B>(std::forward<A>(a)...); })                                    \
+  void function(A&&...) {                                                                                           \
+    static_assert(sizeof...(A) == 0,                                                                                \
+                  "tigon: " #function                                                                               \
+                  " does not take these arguments; expected views, such as tigon::"                                 \
+                  "matrix_view(data, rows, cols) for a matrix, not a std::vector or another range in their place"); \
   }
 #define TIGON_THREE_ARGUMENTS detail::any_argument = {}, detail::any_argument = {}, detail::any_argument = {}
 

@@ -88,9 +88,9 @@ void matmul_int8_int2_unpack(matrix_view<const std::uint8_t> packed, matrix_view
   kernel_for<op::matmul_int8_int2, B>::template unpack<B>(packed, w, ctx);
 }
 
-TIGON_EXPLAINS(matmul_int8_int2)
-TIGON_EXPLAINS(matmul_int8_int2_pack)
-TIGON_EXPLAINS(matmul_int8_int2_unpack)
+TIGON_EXPLAINS_RANGES(matmul_int8_int2)
+TIGON_EXPLAINS_RANGES(matmul_int8_int2_pack)
+TIGON_EXPLAINS_RANGES(matmul_int8_int2_unpack)
 
 }  // namespace tigon
 
