@@ -92,7 +92,7 @@ def grpo_loss(bench):
 
 def fused_linear_jsd(bench):
     doors = bench.doors
-    for rows, hidden, vocab, bar in ((1000, 512, 8000, None), (4096, HIDDEN, VOCAB, 30.0)):
+    for rows, hidden, vocab, bar in ((1000, 512, 8000, None), (256, 512, 32000, None), (4096, HIDDEN, VOCAB, 30.0)):
         x, w, tx, tw = random(rows, hidden), random(vocab, hidden) * 0.05, random(rows, hidden), random(vocab, hidden) * 0.05
         dx, dw, loss = torch.empty_like(x), torch.empty_like(w), random(1, dtype=F32)
         print(f"   {workspace(bench, 'fused_linear_jsd', rows, hidden, vocab) / 2**20:.0f} MiB", flush=True)
@@ -116,7 +116,7 @@ def fused_linear_jsd(bench):
 
 def fused_linear_kl_div(bench):
     doors = bench.doors
-    for rows, hidden, vocab, bar in ((1000, 512, 8000, None), (4096, HIDDEN, VOCAB, 21.0)):
+    for rows, hidden, vocab, bar in ((1000, 512, 8000, None), (256, 512, 32000, None), (4096, HIDDEN, VOCAB, 21.0)):
         x, w = random(rows, hidden), random(vocab, hidden) * 0.05
         teacher = random(rows, vocab).softmax(-1)
         dx, dw, loss = torch.empty_like(x), torch.empty_like(w), random(1, dtype=F32)
