@@ -59,15 +59,14 @@ class linear_shard_chunks {
         ctx_(ctx),
         shared_(of.comm.size() != 1 && of.out.dx.data != nullptr),
         layer_(frame, of.head, {shared_ ? matrix_view<X>{} : of.out.dx, of.out.dw, of.out.dbias, of.out.mode},
-               of.chunk.rows, tigon::detail::ceil_div(of.kept.n, std::max<std::size_t>(of.chunk.rows, 1)), ctx) {
+               of.chunk.rows, chunks_of(of.kept.n, of.chunk.rows), ctx) {
     if (!shared_) return;
     const std::size_t n = of.chunk.rows * of.head.x.cols;
     share_ = frame.template take<A>(n), gathered_ = frame.template take<A>(of.comm.size() * shares_at_a_time(n));
   }
   static std::size_t bytes(tigon::detail::layer_extents of, std::size_t ranks, std::size_t chunk, parameters trained) {
     const std::size_t n = workspace::product(chunk, of.hidden);
-    return linear_chunks<B, T>::bytes(of.hidden, of.vocab, chunk,
-                                      tigon::detail::ceil_div(of.rows, std::max<std::size_t>(chunk, 1)), trained) +
+    return linear_chunks<B, T>::bytes(of.hidden, of.vocab, chunk, chunks_of(of.rows, chunk), trained) +
            (ranks == 1 ? 0 : workspace::bytes_for<A>(n) + workspace::bytes_for<A>(ranks, shares_at_a_time(n)));
   }
 
