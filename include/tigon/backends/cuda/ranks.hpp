@@ -112,22 +112,33 @@ struct labels_of_shard {
   }
 };
 
+/// Rows of logits of which this rank has `cols` columns, and their labels, as each_row_of_logits reads them.
+template <class Z, class I>
+struct rows_of_shard {
+  using element = Z;
+  matrix_view<const Z> logits;
+  unsigned cols;
+  labels_of_shard<I> labels;
+
+  TIGON_DEVICE_INLINE const Z* row_of(std::size_t i) const { return logits.row(i); }
+  TIGON_DEVICE_INLINE I target_of(std::size_t i) const { return labels.all.target[i]; }
+  TIGON_DEVICE_INLINE auto label_of(I target, std::size_t i) const { return labels.of(target, row_of(i)); }
+  TIGON_DEVICE_INLINE no_state shared() const { return {}; }
+};
+
 /// Numbers of a message. Own is 0 on the ranks that do not have the label, so that all ranks' sum is the logit.
 enum class number_of_rank : unsigned { top, rest, own, weighted, largest };
 
 /// The part of a row that a rank has: its largest logit and the sum below it; with Weighted sum_j w_j (s_j - top); the largest
 /// logit as it is and its column, where predicted tokens are wanted.
 template <bool Capped, bool Weighted, class Z, class I>
-struct reduction_of_shard {
-  using element = Z;
+struct reduction_of_shard : rows_of_shard<Z, I> {
+  using rows_of_shard<Z, I>::logits, rows_of_shard<Z, I>::labels;
   static constexpr row_passes passes = row_passes::reduces;
   using A = accumulator_t<Z>;
   using V = simd::vec<simd::cuda, A>;
   using kind_type = tigon::detail::logits_kind<Capped, A>;
 
-  matrix_view<const Z> logits;
-  unsigned cols;
-  labels_of_shard<I> labels;
   const A* weight;  ///< of this rank's classes; null: 1
   rank_message<A> to;
   bool predicts;
@@ -138,10 +149,6 @@ struct reduction_of_shard {
   bool begins_accesses() const {
     return gpu::begins_accesses<N>(logits.data, logits.row_stride);
   }
-  TIGON_DEVICE_INLINE const Z* row_of(std::size_t i) const { return logits.row(i); }
-  TIGON_DEVICE_INLINE I target_of(std::size_t i) const { return labels.all.target[i]; }
-  TIGON_DEVICE_INLINE auto label_of(I target, std::size_t i) const { return labels.of(target, row_of(i)); }
-  TIGON_DEVICE_INLINE no_state shared() const { return {}; }
 
   template <class Part, class Label>
   TIGON_DEVICE_INLINE void row(Part& part, std::size_t i, const Label& label, no_state) const {
@@ -248,16 +255,13 @@ struct gradient_of_row {
 };
 /// Gradients of this rank's columns. Of: `of.row(i)` has a row's numbers without `own`, `of.own(i, logit)` that.
 template <bool Capped, bool Weighted, class Z, class D, class I, class Of>
-struct gradient_of_shard {
-  using element = Z;
+struct gradient_of_shard : rows_of_shard<Z, I> {
+  using rows_of_shard<Z, I>::logits;
   static constexpr row_passes passes = sizeof(D) == sizeof(Z) ? row_passes::maps : row_passes::several;
   using A = accumulator_t<Z>;
   using V = simd::vec<simd::cuda, A>;
 
-  matrix_view<const Z> logits;
   matrix_view<D> dlogits;
-  unsigned cols;
-  labels_of_shard<I> labels;
   const A* weight;  ///< of this rank's classes; null: 1
   Of rows;
   tigon::detail::logits_kind<Capped, A> kind;
@@ -268,10 +272,6 @@ struct gradient_of_shard {
     return gpu::begins_accesses<N>(logits.data, logits.row_stride) &&
            gpu::begins_accesses<N>(dlogits.data, dlogits.row_stride);
   }
-  TIGON_DEVICE_INLINE const Z* row_of(std::size_t i) const { return logits.row(i); }
-  TIGON_DEVICE_INLINE I target_of(std::size_t i) const { return labels.all.target[i]; }
-  TIGON_DEVICE_INLINE auto label_of(I target, std::size_t i) const { return labels.of(target, row_of(i)); }
-  TIGON_DEVICE_INLINE no_state shared() const { return {}; }
 
   template <class Part, class Label>
   TIGON_DEVICE_INLINE void row(Part& part, std::size_t i, const Label& label, no_state) const {

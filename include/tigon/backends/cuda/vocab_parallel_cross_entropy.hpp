@@ -93,7 +93,7 @@ struct kernel<op::vocab_parallel_cross_entropy, backends::cuda> {
     const auto labels = labels_of(shard, logits.cols, target, opt);
     const auto reduce = [&]<bool Weighted>() {
       gpu::each_row_of_logits(
-          ctx, gpu::reduction_of_shard<false, Weighted, T, I>{logits, labels.cols, labels, nullptr, mine, false, {}},
+          ctx, gpu::reduction_of_shard<false, Weighted, T, I>{{logits, labels.cols, labels}, nullptr, mine, false, {}},
           rows);
     };
     if (smooth) {
@@ -134,7 +134,7 @@ struct kernel<op::vocab_parallel_cross_entropy, backends::cuda> {
     const auto run = [&]<bool Weighted>() {
       gpu::each_row_of_logits(ctx,
                               gpu::gradient_of_shard<false, Weighted, T, T, I, of_rows>{
-                                  logits, dlogits, labels.cols, labels, nullptr, rows, {}},
+                                  {logits, labels.cols, labels}, dlogits, nullptr, rows, {}},
                               logits.rows);
     };
     opt.label_smoothing > 0 ? run.template operator()<true>() : run.template operator()<false>();

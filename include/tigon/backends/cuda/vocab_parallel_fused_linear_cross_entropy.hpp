@@ -135,8 +135,8 @@ struct kernel<op::vocab_parallel_fused_linear_cross_entropy, backends::cuda> {
           {of.target.data() + begin, of.opt.loss.ignore_index, gpu::columns(of.t.vocab)}, own.first, cols};
       layer.logits(begin, z);
       gpu::each_row_of_logits(ctx,
-                              gpu::reduction_of_shard<Capped, Weighted, A, I>{z, cols, labels, own_weight,
-                                                                              messages.mine(n), predicts, kind},
+                              gpu::reduction_of_shard<Capped, Weighted, A, I>{
+                                  {z, cols, labels}, own_weight, messages.mine(n), predicts, kind},
                               n);
       const cross_entropy_rows out{of.out.loss + begin, of.out.z_loss + begin,
                                    predicts ? of.out.predicted + begin : nullptr, of.out.token_scaling};
@@ -156,7 +156,7 @@ struct kernel<op::vocab_parallel_fused_linear_cross_entropy, backends::cuda> {
       if (cols != 0)
         gpu::each_row_of_logits(ctx,
                                 gpu::gradient_of_shard<Capped, Weighted, A, D, I, gradients>{
-                                    z, d, cols, labels, own_weight, gradients{rows}, kind},
+                                    {z, cols, labels}, d, own_weight, gradients{rows}, kind},
                                 n);
       layer.backward(begin, d);
     });

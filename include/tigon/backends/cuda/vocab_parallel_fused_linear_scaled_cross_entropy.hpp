@@ -14,13 +14,10 @@ inline namespace TIGON_ABI {
 /// The part of a row that a rank has, with s in units of the temperature: its largest logit, the sum below it, the label's logit,
 /// and as number `weighted` sum_j exp(s_j - top) (s_j - top).
 template <class A, class I>
-struct scaled_reduction_of_shard {
-  using element = A;
+struct scaled_reduction_of_shard : rows_of_shard<A, I> {
+  using rows_of_shard<A, I>::logits;
   static constexpr row_passes passes = row_passes::reduces;
 
-  matrix_view<const A> logits;
-  unsigned cols;
-  labels_of_shard<I> labels;
   rank_message<A> to;
   tempered_powers<false, A> powers;
 
@@ -28,10 +25,6 @@ struct scaled_reduction_of_shard {
   bool begins_accesses() const {
     return gpu::begins_accesses<N>(logits.data, logits.row_stride);
   }
-  TIGON_DEVICE_INLINE const A* row_of(std::size_t i) const { return logits.row(i); }
-  TIGON_DEVICE_INLINE I target_of(std::size_t i) const { return labels.all.target[i]; }
-  TIGON_DEVICE_INLINE auto label_of(I target, std::size_t i) const { return labels.of(target, row_of(i)); }
-  TIGON_DEVICE_INLINE no_state shared() const { return {}; }
 
   template <class Part, class Label>
   TIGON_DEVICE_INLINE void row(Part& part, std::size_t i, const Label& label, no_state) const {
@@ -104,14 +97,11 @@ struct merge_scaled_losses {
 
 /// Gradients of this rank's columns. D may lie where the rows of logits begin.
 template <class A, class D, class I>
-struct scaled_gradient_of_shard {
-  using element = A;
+struct scaled_gradient_of_shard : rows_of_shard<A, I> {
+  using rows_of_shard<A, I>::logits;
   static constexpr row_passes passes = sizeof(D) == sizeof(A) ? row_passes::maps : row_passes::several;
 
-  matrix_view<const A> logits;
   matrix_view<D> dlogits;
-  unsigned cols;
-  labels_of_shard<I> labels;
   tigon::detail::scaled_cross_entropy_rows<A> rows;
   tempered_powers<sizeof(D) == 2, A> powers;
   const scaled_sums_of_row<A>* sums;
@@ -121,10 +111,6 @@ struct scaled_gradient_of_shard {
     return gpu::begins_accesses<N>(logits.data, logits.row_stride) &&
            gpu::begins_accesses<N>(dlogits.data, dlogits.row_stride);
   }
-  TIGON_DEVICE_INLINE const A* row_of(std::size_t i) const { return logits.row(i); }
-  TIGON_DEVICE_INLINE I target_of(std::size_t i) const { return labels.all.target[i]; }
-  TIGON_DEVICE_INLINE auto label_of(I target, std::size_t i) const { return labels.of(target, row_of(i)); }
-  TIGON_DEVICE_INLINE no_state shared() const { return {}; }
 
   template <class Part, class Label>
   TIGON_DEVICE_INLINE void row(Part& part, std::size_t i, const Label& label, no_state) const {
@@ -187,15 +173,16 @@ struct kernel<op::vocab_parallel_fused_linear_scaled_cross_entropy, backends::cu
       const gpu::labels_of_shard<I> labels{
           {target.data() + begin, opt.ignore_index, gpu::columns(t.vocab)}, own.first, cols};
       layer.logits(begin, z);
-      gpu::each_row_of_logits(ctx, gpu::scaled_reduction_of_shard<A, I>{z, cols, labels, messages.mine(n), powers}, n);
+      gpu::each_row_of_logits(ctx, gpu::scaled_reduction_of_shard<A, I>{{z, cols, labels}, messages.mine(n), powers},
+                              n);
       const gpu::rank_messages<A> all = messages.gather(n);
       gpu::for_each_of(ctx, n, gpu::merge_scaled_losses<A, I>{all, labels.all, rows.from(begin), powers.inverse, sums});
       if (!t.out.any()) return;
       const matrix_view<D> d(reinterpret_cast<D*>(logits), n, own.cols, own.cols * sizeof(A) / sizeof(D));
       if (cols != 0)
         gpu::each_row_of_logits(
-            ctx, gpu::scaled_gradient_of_shard<A, D, I>{z, d, cols, labels, rows.from(begin), {opt.temperature}, sums},
-            n);
+            ctx,
+            gpu::scaled_gradient_of_shard<A, D, I>{{z, cols, labels}, d, rows.from(begin), {opt.temperature}, sums}, n);
       layer.backward(begin, d);
     });
     layer.finish();
