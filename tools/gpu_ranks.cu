@@ -1,29 +1,35 @@
-// Losses over a split vocabulary on several GPUs by NCCL, beside one GPU. A rank is a thread with a GPU of its own.
+// Losses over a split vocabulary on several GPUs by NCCL, beside one GPU. A rank is a process with a GPU of its own.
 //
 //   gpu_ranks [--ranks N] [--time] [--graph]      N: as many as there are GPUs
 //
-// Each rank has some of the classes. Of each loss it says whether the loss is that of one GPU within the bound that it
-// prints, and dlogits, dx and dw within theirs (in the 2-norm, of the norm of one GPU's); whether what all ranks have is of
-// the same bits on each of them; and whether a second run makes the same bits. --time: milliseconds of
-// fused_linear_cross_entropy of 8192 x 4096 x 128256 on one GPU and on all. --graph: also captures a call, and replays it.
-// Ends with 1 where a line says FAILED, or CUDA or NCCL an error.
+// Each rank has some of the classes, and computes the whole on its GPU as well. Of each loss the program says whether it is
+// that of one GPU within the bound that it prints, and dlogits, dx and dw within theirs (in the 2-norm, of the norm of one
+// GPU's); whether what all ranks have is of the same bits on each of them; and whether a second run makes the same bits.
+// --time: milliseconds of fused_linear_cross_entropy of 8192 x 4096 x 128256 on one GPU and on all. --graph: also captures a
+// call, and replays it. Ends with 1 where a line says FAILED, or a rank ends early.
 //
 //   nvcc -std=c++20 -O3 -arch=native --expt-relaxed-constexpr -Iinclude -isystem /usr/include/eigen3 -I.../nvidia/nccl/include \
 //     tools/gpu_ranks.cu -o gpu_ranks -lcublasLt -L.../nvidia/nccl/lib -l:libnccl.so.2
 #include <tigon/backends/cuda/backend.hpp>
 // Behind it: it says how these are compiled.
+#include <pthread.h>
+#include <spawn.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <algorithm>
-#include <atomic>
 #include <cmath>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <exception>
 #include <functional>
+#include <iterator>
 #include <memory>
 #include <string>
 #include <tigon/comm/nccl.hpp>
-#include <tigon/comm/threads.hpp>
 #include <tigon/losses/cross_entropy.hpp>
 #include <tigon/losses/fused_linear_cross_entropy.hpp>
 #include <tigon/losses/vocab_parallel_cross_entropy.hpp>
@@ -35,9 +41,55 @@ namespace {
 using namespace tigon;
 using gpu_backend = backends::cuda;
 
+/// Ranks that are processes of one machine: what each of them says is in memory that all of them map.
+class processes {
+ public:
+  static constexpr std::size_t most = 64;
+  struct board {
+    pthread_barrier_t all;
+    std::byte said[most][4096];
+  };
+
+  processes(board& on, std::size_t rank, std::size_t size) : on_(on), rank_(rank), size_(size) {}
+  std::size_t rank() const { return rank_; }
+  std::size_t size() const { return size_; }
+  void all_gather(std::span<const std::byte> mine, std::span<std::byte> all) const {
+    for (std::size_t at = 0; at < mine.size(); at += sizeof on_.said[0]) {
+      const std::size_t n = std::min(mine.size() - at, sizeof on_.said[0]);
+      std::memcpy(on_.said[rank_], mine.data() + at, n);
+      pthread_barrier_wait(&on_.all);
+      for (std::size_t r = 0; r < size_; ++r) std::memcpy(all.data() + r * mine.size() + at, on_.said[r], n);
+      pthread_barrier_wait(&on_.all);
+    }
+  }
+
+ private:
+  board& on_;
+  std::size_t rank_, size_;
+};
+
+/// What this process is: one of the ranks, with the first GPU that it sees.
+struct rank_of_program {
+  const processes& host;
+  ncclComm_t comm;
+};
+template <class T>
+std::vector<T> of_all(const processes& host, const T& mine) {
+  std::vector<T> all(host.size());
+  comm::all_gather<T>(host, std::span<const T>(&mine, 1), std::span<T>(all));
+  return all;
+}
+template <class T>
+T worst(const processes& host, T mine) {
+  const auto all = of_all(host, mine);
+  return *std::max_element(all.begin(), all.end());
+}
+
 bool failed = false;
-void report(bool passed, const std::string& what) {
-  std::printf("%s  %s\n", passed ? "passed" : "FAILED", what.c_str());
+/// Passed, if it is so on all ranks.
+void report(const processes& host, bool passed, const std::string& what) {
+  passed = !worst<int>(host, !passed);
+  if (host.rank() == 0) std::printf("%s  %s\n", passed ? "passed" : "FAILED", what.c_str());
   std::fflush(stdout);
   failed = failed || !passed;
 }
@@ -98,7 +150,23 @@ template <class T>
 bool same_bits(const std::vector<T>& a, const std::vector<T>& b) {
   return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(T)) == 0;
 }
-/// Columns [first, first + n) of a matrix of `cols` columns, and the way back.
+/// FNV-1a.
+template <class T>
+std::uint64_t hash_of_bits(const std::vector<T>& v) {
+  std::uint64_t hash = 14695981039346656037u;
+  for (const std::byte b : std::as_bytes(std::span(v)))
+    hash = (hash ^ std::to_integer<std::uint64_t>(b)) * 1099511628211u;
+  return hash;
+}
+template <class... T>
+bool same_bits_on_all(const processes& host, const std::vector<T>&... results) {
+  bool same = true;
+  const std::uint64_t hashes[] = {hash_of_bits(results)...};
+  for (const std::uint64_t mine : hashes)
+    for (const std::uint64_t one : of_all(host, mine)) same = same && one == mine;
+  return same;
+}
+/// Columns [first, first + n) of a matrix of `cols` columns.
 template <class T>
 std::vector<T> columns(const std::vector<T>& m, std::size_t cols, std::size_t first, std::size_t n) {
   std::vector<T> out;
@@ -112,13 +180,12 @@ std::size_t first_class(std::size_t vocab, std::size_t r, std::size_t ranks) {
   return r == 0 ? 0 : r >= ranks ? vocab : (vocab * r / ranks + 5) / 8 * 8;
 }
 
-/// A GPU with a stream, a workspace and a context.
+/// The process's GPU with a stream, a workspace and a context.
 struct on_gpu {
   cudaStream_t stream = nullptr;
   std::unique_ptr<workspace> scratch;
   std::unique_ptr<context> ctx;
-  explicit on_gpu(std::size_t device) {
-    gpu::expect_success(cudaSetDevice(static_cast<int>(device)), "a device");
+  on_gpu() {
     gpu::expect_success(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "a stream");
     scratch = std::make_unique<workspace>(gpu::memory(stream));
     ctx = std::make_unique<context>(serial(), *scratch, gpu::queue(stream));
@@ -128,100 +195,89 @@ struct on_gpu {
     (void)cudaStreamSynchronize(stream), (void)cudaStreamDestroy(stream);
   }
 };
-std::vector<ncclComm_t> communicators;
-/// fn(ranks, its GPU) on every rank.
-void on_ranks(const std::function<void(const comm::nccl&, on_gpu&)>& fn) {
-  comm::threads::run(communicators.size(), [&](const comm::threads& c) {
-    on_gpu device(c.rank());
-    const comm::nccl ranks(communicators[c.rank()], device.stream, communicator_ref(c));
-    fn(ranks, device);
-    device.ctx->wait();
-  });
-}
+
+/// The classes of this rank.
+struct own_classes {
+  std::size_t first, count;
+  own_classes(const processes& host, std::size_t vocab)
+      : first(first_class(vocab, host.rank(), host.size())),
+        count(first_class(vocab, host.rank() + 1, host.size()) - first) {}
+};
 
 template <class T>
 struct row_results {
-  std::vector<std::vector<float>> loss, top, rest;
-  std::vector<std::vector<T>> dlogits;
+  std::vector<float> loss, top, rest;
+  std::vector<T> dlogits;
 };
 template <class T>
-row_results<T> rows_on_ranks(const std::vector<T>& z, const std::vector<std::int64_t>& target, std::size_t rows,
-                             std::size_t vocab, bool graph) {
-  const std::size_t n = communicators.size();
-  row_results<T> out;
-  out.loss.resize(n), out.top.resize(n), out.rest.resize(n), out.dlogits.resize(n);
-  on_ranks([&](const comm::nccl& c, on_gpu& device) {
-    const std::size_t r = c.rank(), first = first_class(vocab, r, n), cols = first_class(vocab, r + 1, n) - first;
-    const array<T> mine(columns(z, vocab, first, cols), device.stream), d(rows * cols, device.stream);
-    const array<std::int64_t> at(target, device.stream);
-    const array<float> loss(rows, device.stream), top(rows, device.stream), rest(rows, device.stream),
-        up(std::vector<float>(1, 1), device.stream);
-    const vocab_shard shard{first, vocab};
-    const std::span<const float> upstream = up.span(), top_of = top.span(), rest_of = rest.span();
-    const auto call = [&] {
-      vocab_parallel_cross_entropy_forward<gpu_backend>(c, mine.matrix(rows, cols), shard, at.span(),
-                                                        {loss.span(), top.span(), rest.span()}, {}, *device.ctx);
-      vocab_parallel_cross_entropy_backward<gpu_backend, T>(mine.matrix(rows, cols), shard, at.span(), upstream,
-                                                            {top_of, rest_of}, d.matrix(rows, cols), {}, *device.ctx);
-    };
-    if (!graph) {
-      call();
-    } else {
-      call();  // the workspace grows
-      device.ctx->wait();
-      cudaGraph_t captured;
-      cudaGraphExec_t replay;
-      gpu::expect_success(cudaStreamBeginCapture(device.stream, cudaStreamCaptureModeThreadLocal), "a capture");
-      call();
-      gpu::expect_success(cudaStreamEndCapture(device.stream, &captured), "a capture");
-      gpu::expect_success(cudaGraphInstantiate(&replay, captured, 0), "a graph");
-      for (int k = 0; k < 2; ++k) gpu::expect_success(cudaGraphLaunch(replay, device.stream), "a graph");
-      device.ctx->wait();
-      (void)cudaGraphExecDestroy(replay), (void)cudaGraphDestroy(captured);
-    }
+row_results<T> rows_on_rank(const rank_of_program& of, const std::vector<T>& z, const std::vector<std::int64_t>& target,
+                            std::size_t rows, std::size_t vocab, bool graph) {
+  on_gpu device;
+  const comm::nccl ranks(of.comm, device.stream, communicator_ref(of.host));
+  const own_classes own(of.host, vocab);
+  const array<T> mine(columns(z, vocab, own.first, own.count), device.stream), d(rows * own.count, device.stream);
+  const array<std::int64_t> at(target, device.stream);
+  const array<float> loss(rows, device.stream), top(rows, device.stream), rest(rows, device.stream),
+      up(std::vector<float>(1, 1), device.stream);
+  const vocab_shard shard{own.first, vocab};
+  const std::span<const float> upstream = up.span(), top_of = top.span(), rest_of = rest.span();
+  const auto call = [&] {
+    vocab_parallel_cross_entropy_forward<gpu_backend>(ranks, mine.matrix(rows, own.count), shard, at.span(),
+                                                      {loss.span(), top.span(), rest.span()}, {}, *device.ctx);
+    vocab_parallel_cross_entropy_backward<gpu_backend, T>(mine.matrix(rows, own.count), shard, at.span(), upstream,
+                                                          {top_of, rest_of}, d.matrix(rows, own.count), {},
+                                                          *device.ctx);
+  };
+  call();
+  device.ctx->wait();
+  if (graph) {  // the workspace has grown
+    cudaGraph_t captured;
+    cudaGraphExec_t replay;
+    gpu::expect_success(cudaStreamBeginCapture(device.stream, cudaStreamCaptureModeThreadLocal), "a capture");
+    call();
+    gpu::expect_success(cudaStreamEndCapture(device.stream, &captured), "a capture");
+    gpu::expect_success(cudaGraphInstantiate(&replay, captured, 0), "a graph");
+    for (const array<float>* const of : {&loss, &top, &rest})
+      gpu::expect_success(cudaMemsetAsync(of->span().data(), 0xff, rows * sizeof(float), device.stream), "memory");
+    for (int k = 0; k < 2; ++k) gpu::expect_success(cudaGraphLaunch(replay, device.stream), "a graph");
     device.ctx->wait();
-    out.loss[r] = loss.host(), out.top[r] = top.host(), out.rest[r] = rest.host(), out.dlogits[r] = d.host();
-  });
-  return out;
+    (void)cudaGraphExecDestroy(replay), (void)cudaGraphDestroy(captured);
+  }
+  return {loss.host(), top.host(), rest.host(), d.host()};
 }
 template <class T>
-void check_rows(const char* type, std::size_t rows, std::size_t vocab, double bound, bool graph) {
-  const std::size_t n = communicators.size();
+void check_rows(const rank_of_program& of, const char* type, std::size_t rows, std::size_t vocab, double bound,
+                bool graph) {
   const auto z = numbers<T>(rows * vocab, 1, 8);
   const auto target = labels(rows, vocab);
   std::vector<float> loss;
   std::vector<T> dlogits;
   {
-    on_gpu device(0);
-    const array<T> of(z, device.stream), d(rows * vocab, device.stream);
+    on_gpu device;
+    const array<T> logits(z, device.stream), d(rows * vocab, device.stream);
     const array<std::int64_t> at(target, device.stream);
     const array<float> to(rows, device.stream);
     const std::span<const std::int64_t> of_rows = at.span();
-    cross_entropy_forward<gpu_backend, T>(of.matrix(rows, vocab), of_rows, to.span(), d.matrix(rows, vocab),
+    cross_entropy_forward<gpu_backend, T>(logits.matrix(rows, vocab), of_rows, to.span(), d.matrix(rows, vocab),
                                           {.reduction = reduction::none}, absent, {}, *device.ctx);
     device.ctx->wait();
     loss = to.host(), dlogits = d.host();
   }
-  const auto got = rows_on_ranks<T>(z, target, rows, vocab, false),
-             again = rows_on_ranks<T>(z, target, rows, vocab, graph);
-  double of_loss = 0, of_gradient = 0;
-  bool same = true, repeats = true;
-  for (std::size_t r = 0; r < n; ++r) {
-    const std::size_t first = first_class(vocab, r, n), cols = first_class(vocab, r + 1, n) - first;
-    of_loss = std::max(of_loss, distance(got.loss[r], loss));
-    of_gradient = std::max(of_gradient, distance(got.dlogits[r], columns(dlogits, vocab, first, cols)));
-    same = same && same_bits(got.loss[r], got.loss[0]) && same_bits(got.top[r], got.top[0]) &&
-           same_bits(got.rest[r], got.rest[0]);
-    repeats = repeats && same_bits(got.loss[r], again.loss[r]) && same_bits(got.dlogits[r], again.dlogits[r]);
-  }
+  const auto got = rows_on_rank<T>(of, z, target, rows, vocab, false),
+             again = rows_on_rank<T>(of, z, target, rows, vocab, graph);
+  const own_classes own(of.host, vocab);
+  const double of_loss = worst(of.host, distance(got.loss, loss)),
+               of_gradient = worst(of.host, distance(got.dlogits, columns(dlogits, vocab, own.first, own.count)));
   const std::string name = "vocab_parallel_cross_entropy " + std::string(type) + " " + std::to_string(rows) + " x " +
                            std::to_string(vocab) + ": ";
   char text[160];
   std::snprintf(text, sizeof text, "loss %.1e of one GPU (bound 1e-6), dlogits %.1e (bound %.0e)", of_loss, of_gradient,
                 bound);
-  report(of_loss < 1e-6 && of_gradient < bound, name + text);
-  report(same, name + "loss, top and rest of all ranks are the same bits");
-  report(repeats, name + (graph ? "a captured graph makes the same bits" : "a second run makes the same bits"));
+  report(of.host, of_loss < 1e-6 && of_gradient < bound, name + text);
+  report(of.host, same_bits_on_all(of.host, got.loss, got.top, got.rest),
+         name + "loss, top and rest of all ranks are the same bits");
+  report(of.host, same_bits(got.loss, again.loss) && same_bits(got.dlogits, again.dlogits),
+         name + (graph ? "a captured graph makes the same bits" : "a second run makes the same bits"));
 }
 
 struct layer {
@@ -237,9 +293,9 @@ struct layer_data {
         target(labels(s.rows, s.vocab)) {}
 };
 struct layer_results {
-  std::vector<std::vector<float>> loss{1};
-  std::vector<std::vector<X>> dx{1}, dw{1};
-  std::vector<float> ms{0};
+  std::vector<float> loss;
+  std::vector<X> dx, dw;
+  float ms;
 };
 /// Milliseconds of a call, the median of some.
 float median_of(const std::function<void()>& call, on_gpu& device, int runs) {
@@ -257,100 +313,142 @@ float median_of(const std::function<void()>& call, on_gpu& device, int runs) {
   }
   (void)cudaEventDestroy(before), (void)cudaEventDestroy(after);
   std::sort(all.begin(), all.end());
-  return all[all.size() / 2];
+  return all.empty() ? 0 : all[all.size() / 2];
 }
-layer_results layer_on_one(const layer& s, const layer_data& data, int runs) {
-  on_gpu device(0);
-  const array<X> x(data.x, device.stream), w(data.w, device.stream), dx(data.x.size(), device.stream),
-      dw(data.w.size(), device.stream);
+/// On the ranks of `of`, with the classes of this one; or, without it, all of them on this GPU.
+layer_results layer_on(const rank_of_program* of, const layer& s, const layer_data& data, int runs) {
+  on_gpu device;
+  const std::size_t first = of != nullptr ? own_classes(of->host, s.vocab).first : 0,
+                    classes = of != nullptr ? own_classes(of->host, s.vocab).count : s.vocab;
+  const auto begin = data.w.begin() + static_cast<std::ptrdiff_t>(first * s.hidden);
+  const array<X> x(data.x, device.stream),
+      w(std::vector<X>(begin, begin + static_cast<std::ptrdiff_t>(classes * s.hidden)), device.stream),
+      dx(data.x.size(), device.stream), dw(classes * s.hidden, device.stream);
   const array<std::int64_t> target(data.target, device.stream);
   const array<float> loss(1, device.stream);
   device.ctx->logit_rows(s.chunk);
+  const linear_layer<X> own{x.matrix(s.rows, s.hidden), w.matrix(classes, s.hidden)};
   const auto call = [&] {
     const std::span<const std::int64_t> at = target.span();
-    fused_linear_cross_entropy_forward<gpu_backend, X>(
-        {x.matrix(s.rows, s.hidden), w.matrix(s.vocab, s.hidden)}, at, {loss.span()},
-        {dx.matrix(s.rows, s.hidden), dw.matrix(s.vocab, s.hidden)}, {}, absent, {}, *device.ctx);
+    const auto dx_of = dx.matrix(s.rows, s.hidden), dw_of = dw.matrix(classes, s.hidden);
+    if (of == nullptr)
+      fused_linear_cross_entropy_forward<gpu_backend, X>(own, at, {loss.span()}, {dx_of, dw_of}, {}, absent, {},
+                                                         *device.ctx);
+    else
+      vocab_parallel_fused_linear_cross_entropy_forward<gpu_backend, X>(
+          comm::nccl(of->comm, device.stream, communicator_ref(of->host)), {own, {first, s.vocab}}, at, {loss.span()},
+          {dx_of, dw_of}, {}, absent, *device.ctx);
   };
   call();
   device.ctx->wait();
-  layer_results out;
-  out.loss[0] = loss.host(), out.dx[0] = dx.host(), out.dw[0] = dw.host();
-  if (runs != 0) out.ms[0] = median_of(call, device, runs);
-  return out;
+  return {loss.host(), dx.host(), dw.host(), median_of(call, device, runs)};
 }
-layer_results layer_on_ranks(const layer& s, const layer_data& data, int runs) {
-  const std::size_t n = communicators.size();
-  layer_results out;
-  out.loss.resize(n), out.dx.resize(n), out.dw.resize(n), out.ms.resize(n);
-  on_ranks([&](const comm::nccl& c, on_gpu& device) {
-    const std::size_t r = c.rank(), first = first_class(s.vocab, r, n), cols = first_class(s.vocab, r + 1, n) - first;
-    const auto begin = data.w.begin() + static_cast<std::ptrdiff_t>(first * s.hidden);
-    const array<X> x(data.x, device.stream),
-        w(std::vector<X>(begin, begin + static_cast<std::ptrdiff_t>(cols * s.hidden)), device.stream),
-        dx(data.x.size(), device.stream), dw(cols * s.hidden, device.stream);
-    const array<std::int64_t> target(data.target, device.stream);
-    const array<float> loss(1, device.stream);
-    device.ctx->logit_rows(s.chunk);
-    const linear_shard<X> part{{x.matrix(s.rows, s.hidden), w.matrix(cols, s.hidden)}, {first, s.vocab}};
-    const auto call = [&] {
-      const std::span<const std::int64_t> at = target.span();
-      vocab_parallel_fused_linear_cross_entropy_forward<gpu_backend, X>(
-          c, part, at, {loss.span()}, {dx.matrix(s.rows, s.hidden), dw.matrix(cols, s.hidden)}, {}, absent,
-          *device.ctx);
-    };
-    call();
-    device.ctx->wait();
-    out.loss[r] = loss.host(), out.dx[r] = dx.host(), out.dw[r] = dw.host();
-    if (runs != 0) out.ms[r] = median_of(call, device, runs);
-  });
-  return out;
-}
-void check_layer(const layer& s) {
+void check_layer(const rank_of_program& of, const layer& s) {
   const layer_data data(s);
-  const layer_results one = layer_on_one(s, data, 0), got = layer_on_ranks(s, data, 0),
-                      again = layer_on_ranks(s, data, 0);
-  const std::size_t n = communicators.size();
-  std::vector<X> dw;
-  bool same = true, repeats = true;
-  for (std::size_t r = 0; r < n; ++r) {
-    dw.insert(dw.end(), got.dw[r].begin(), got.dw[r].end());
-    same = same && same_bits(got.loss[r], got.loss[0]) && same_bits(got.dx[r], got.dx[0]);
-    repeats = repeats && same_bits(got.loss[r], again.loss[r]) && same_bits(got.dx[r], again.dx[r]) &&
-              same_bits(got.dw[r], again.dw[r]);
-  }
+  const layer_results one = layer_on(nullptr, s, data, 0), got = layer_on(&of, s, data, 0),
+                      again = layer_on(&of, s, data, 0);
+  const own_classes own(of.host, s.vocab);
+  const auto begin = one.dw.begin() + static_cast<std::ptrdiff_t>(own.first * s.hidden);
+  const std::vector<X> dw(begin, begin + static_cast<std::ptrdiff_t>(own.count * s.hidden));
   const std::string name = "vocab_parallel_fused_linear_cross_entropy bf16 " + std::to_string(s.rows) + " x " +
                            std::to_string(s.hidden) + " x " + std::to_string(s.vocab) + ": ";
-  const double of_loss = distance(got.loss[0], one.loss[0]), of_dx = distance(got.dx[0], one.dx[0]),
-               of_dw = distance(dw, one.dw[0]);
+  const double of_loss = worst(of.host, distance(got.loss, one.loss)), of_dx = worst(of.host, distance(got.dx, one.dx)),
+               of_dw = worst(of.host, distance(got.dw, dw));
   char text[160];
   std::snprintf(text, sizeof text, "loss %.1e of one GPU (bound 1e-6), dx %.1e, dw %.1e (bound 4e-3)", of_loss, of_dx,
                 of_dw);
-  report(of_loss < 1e-6 && of_dx < 4e-3 && of_dw < 4e-3, name + text);
-  report(same, name + "loss and dx of all ranks are the same bits");
-  report(repeats, name + "a second run makes the same bits");
+  report(of.host, of_loss < 1e-6 && of_dx < 4e-3 && of_dw < 4e-3, name + text);
+  report(of.host, same_bits_on_all(of.host, got.loss, got.dx), name + "loss and dx of all ranks are the same bits");
+  report(of.host, same_bits(got.loss, again.loss) && same_bits(got.dx, again.dx) && same_bits(got.dw, again.dw),
+         name + "a second run makes the same bits");
 }
 
-void check_sum_of_nccl() {
-  std::atomic<bool> right = true;
-  on_ranks([&](const comm::nccl& c, on_gpu& device) {
-    const array<float> v(std::vector<float>(1000, static_cast<float>(c.rank() + 1)), device.stream);
-    c.sum_in_order_of_nccl<float>(v.span(), v.span());
-    const auto n = static_cast<float>(c.size());
-    for (const float s : v.host())
-      if (s != n * (n + 1) / 2) right = false;
-  });
-  report(right, "comm::nccl: the sum of small integers in NCCL's order");
+void check_sum_of_nccl(const rank_of_program& of) {
+  on_gpu device;
+  const comm::nccl ranks(of.comm, device.stream);
+  const array<float> v(std::vector<float>(1000, static_cast<float>(ranks.rank() + 1)), device.stream);
+  ranks.sum_in_order_of_nccl<float>(v.span(), v.span());
+  const auto n = static_cast<float>(ranks.size());
+  bool right = true;
+  for (const float s : v.host()) right = right && s == n * (n + 1) / 2;
+  report(of.host, right, "comm::nccl: the sum of small integers in NCCL's order");
 }
 
-int run(int argc, char** argv) {
-  int ranks = 0;
+int run(const processes& host, bool time, bool graph) {
+  gpu::expect_success(cudaSetDevice(static_cast<int>(host.rank())), "a device");
+  struct named {  // nvcc 13.0 aborts at a std::vector of NCCL's type, which has no name
+    ncclUniqueId id;
+  } of_nccl;
+  if (host.rank() == 0) comm::nccl::check("ncclGetUniqueId", ncclGetUniqueId(&of_nccl.id));
+  of_nccl = of_all(host, of_nccl).front();
+  ncclComm_t comm;
+  comm::nccl::check("ncclCommInitRank",
+                    ncclCommInitRank(&comm, static_cast<int>(host.size()), of_nccl.id, static_cast<int>(host.rank())));
+  if (host.rank() == 0) std::printf("%zu ranks, NCCL %d\n", host.size(), NCCL_VERSION_CODE);
+  const rank_of_program of{host, comm};
+  check_sum_of_nccl(of);
+  check_rows<float>(of, "f32", 300, 32003, 2e-6, false);
+  check_rows<bfloat16>(of, "bf16", 512, 128256, 4e-3, false);
+  check_rows<bfloat16>(of, "bf16", 64, 999, 4e-3, false);
+  check_layer(of, {1024, 512, 32000, 0});
+  check_layer(of, {777, 320, 32003, 256});
+  if (graph) check_rows<bfloat16>(of, "bf16", 512, 32000, 4e-3, true);
+  if (time) {
+    const layer s{8192, 4096, 128256, 0};
+    const layer_data data(s);
+    const float one = worst(host, layer_on(nullptr, s, data, 10).ms), all = worst(host, layer_on(&of, s, data, 10).ms);
+    if (host.rank() == 0)
+      std::printf("fused_linear_cross_entropy bf16 8192 x 4096 x 128256: one GPU %.2f ms, %zu GPUs %.2f ms\n", one,
+                  host.size(), all);
+  }
+  (void)ncclCommDestroy(comm);
+  return failed ? 1 : 0;
+}
+
+/// Starts the ranks and waits for them; one that ends early ends the others, which would wait for it.
+int start(int argc, char** argv, std::size_t ranks) {
+  const int memory = memfd_create("gpu_ranks", 0);
+  if (memory < 0 || ftruncate(memory, sizeof(processes::board)) != 0) return std::perror("gpu_ranks"), 1;
+  auto* const board = static_cast<processes::board*>(
+      mmap(nullptr, sizeof(processes::board), PROT_READ | PROT_WRITE, MAP_SHARED, memory, 0));
+  if (board == MAP_FAILED) return std::perror("gpu_ranks"), 1;
+  pthread_barrierattr_t shared;
+  pthread_barrierattr_init(&shared), pthread_barrierattr_setpshared(&shared, PTHREAD_PROCESS_SHARED);
+  pthread_barrier_init(&board->all, &shared, static_cast<unsigned>(ranks));
+  std::vector<pid_t> pids(ranks);
+  for (std::size_t r = 0; r < ranks; ++r) {
+    std::vector<std::string> words(argv, argv + argc);
+    const std::string of_rank[] = {"--ranks", std::to_string(ranks), "--rank", std::to_string(r),
+                                   "--board", std::to_string(memory)};
+    words.insert(words.end(), std::begin(of_rank), std::end(of_rank));
+    std::vector<char*> args;
+    for (std::string& word : words) args.push_back(word.data());
+    args.push_back(nullptr);
+    if (const int error = posix_spawn(&pids[r], "/proc/self/exe", nullptr, nullptr, args.data(), environ))
+      return std::fprintf(stderr, "gpu_ranks: %s\n", std::strerror(error)), 1;
+  }
+  int code = 0;
+  for (std::size_t left = ranks; left > 0; --left) {
+    int status = 0;
+    (void)waitpid(-1, &status, 0);
+    if (status == 0) continue;
+    if (code == 0)
+      for (const pid_t pid : pids) (void)kill(pid, SIGTERM);
+    code = 1;
+  }
+  return code;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  int ranks = 0, rank = -1, memory = -1;
   bool time = false, graph = false;
-  gpu::expect_success(cudaGetDeviceCount(&ranks), "the number of devices");
   for (int k = 1; k < argc; ++k) {
     const std::string is = argv[k];
-    if (is == "--ranks" && k + 1 < argc)
-      ranks = std::atoi(argv[++k]);
+    int* const number = is == "--ranks" ? &ranks : is == "--rank" ? &rank : is == "--board" ? &memory : nullptr;
+    if (number != nullptr && k + 1 < argc)
+      *number = std::atoi(argv[++k]);
     else if (is == "--time")
       time = true;
     else if (is == "--graph")
@@ -358,35 +456,16 @@ int run(int argc, char** argv) {
     else
       return std::fprintf(stderr, "gpu_ranks: unknown: %s\n", argv[k]), 2;
   }
-  communicators.resize(static_cast<std::size_t>(ranks));
-  comm::nccl::check("ncclCommInitAll", ncclCommInitAll(communicators.data(), ranks, nullptr));
-  std::printf("%d ranks, NCCL %d\n", ranks, NCCL_VERSION_CODE);
-  check_sum_of_nccl();
-  check_rows<float>("f32", 300, 32003, 2e-6, false);
-  check_rows<bfloat16>("bf16", 512, 128256, 4e-3, false);
-  check_rows<bfloat16>("bf16", 64, 999, 4e-3, false);
-  check_layer({1024, 512, 32000, 0});
-  check_layer({777, 320, 32003, 256});
-  if (graph) check_rows<bfloat16>("bf16", 512, 32000, 4e-3, true);
-  if (time) {
-    const layer s{8192, 4096, 128256, 0};
-    const layer_data data(s);
-    const float one = layer_on_one(s, data, 10).ms[0], all = layer_on_ranks(s, data, 10).ms[0];
-    std::printf("fused_linear_cross_entropy bf16 8192 x 4096 x 128256: one GPU %.2f ms, %d GPUs %.2f ms\n", one, ranks,
-                all);
-  }
-  for (const ncclComm_t c : communicators) (void)ncclCommDestroy(c);
-  return failed ? 1 : 0;
-}
-
-}  // namespace
-
-int main(int argc, char** argv) {
-  // Ranks of one process: NCCL would read the other's buffers, which cudaMallocAsync does not open to another GPU; and a kernel
-  // that is loaded late may wait for a gather that waits for the other rank.
-  (void)setenv("NCCL_P2P_DIRECT_DISABLE", "1", 0), (void)setenv("CUDA_MODULE_LOADING", "EAGER", 0);
   try {
-    return run(argc, argv);
+    if (ranks == 0) gpu::expect_success(cudaGetDeviceCount(&ranks), "the number of devices");
+    if (ranks < 1 || static_cast<std::size_t>(ranks) > processes::most)
+      return std::fprintf(stderr, "gpu_ranks: %d ranks; from 1 to %zu are possible\n", ranks, processes::most), 2;
+    if (rank < 0) return start(argc, argv, static_cast<std::size_t>(ranks));
+    void* const board = mmap(nullptr, sizeof(processes::board), PROT_READ | PROT_WRITE, MAP_SHARED, memory, 0);
+    if (board == MAP_FAILED) return std::perror("gpu_ranks"), 1;
+    return run(
+        {*static_cast<processes::board*>(board), static_cast<std::size_t>(rank), static_cast<std::size_t>(ranks)}, time,
+        graph);
   } catch (const std::exception& e) {
     std::fprintf(stderr, "gpu_ranks: %s\n", e.what());
     return 1;

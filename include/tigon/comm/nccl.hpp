@@ -20,7 +20,8 @@ namespace tigon::comm {
 /// The ranks of the caller's NCCL communicator, which has to outlive this, as has the stream. Bytes are in the device's
 /// memory, and a call returns when it is in the stream: nothing is waited for, and a CUDA graph can capture it. What NCCL
 /// calls an error becomes tigon::error (device). A rank that leaves while others gather makes them wait; ncclCommAbort is
-/// the caller's.
+/// the caller's. Each rank is a process: ranks that are threads of one wait for each other for ever when a product's kernel
+/// is loaded while the other rank gathers (docs/cuda.md).
 class nccl {
  public:
   static constexpr bool host_memory = false;
