@@ -1,13 +1,12 @@
 // RMSNorm on a GPU: the doors of tigon on pointers of the device.
 //
-//   nvcc -std=c++20 -O3 -arch=native --expt-relaxed-constexpr -Iinclude examples/cuda/rms_norm.cu -o rms_norm && ./rms_norm
+//   nvcc -std=c++20 -O3 -arch=native --expt-relaxed-constexpr -DTIGON_DEVICE=gpu -Iinclude examples/cuda/rms_norm.cu -o rms_norm
 //
-// The backend's header comes before other headers of tigon. Doors that name no backend then run on the GPU.
-#include <tigon/backends/cuda/backend.hpp>
-// Behind it: it says how these are compiled.
+// TIGON_DEVICE=gpu makes backend cuda the default, and includes its header with every operator.
+#include <tigon/ops/rms_norm.hpp>
+
 #include <cstdio>
 #include <span>
-#include <tigon/ops/rms_norm.hpp>
 #include <vector>
 
 int main() {

@@ -3,7 +3,8 @@
 //   TIGON_BACKEND         name of the default backend (a type in tigon::backends); unset or empty: by TIGON_DEVICE
 //   TIGON_BACKEND_HEADER  where that type is defined, in quotes; unset: one of the library's own
 //   TIGON_BACKEND_OF_<op> the same for a single operator (backend/choices.hpp)
-//   TIGON_DEVICE          cpu (default), npu, or a vendor's: the device for which a backend is chosen when none is named
+//   TIGON_DEVICE          cpu (default), gpu, npu, or a vendor's: the device for which a backend is chosen when none is
+//                         named; gpu under nvcc, for which it defines TIGON_DEVICE_CODE
 //   TIGON_TILE_CAPACITY_BITS  memory of a chip's core for tiles; unset: what the backend says (backend/capacity.hpp)
 //   TIGON_VECTOR_CORES    the same of the number of cores
 //   TIGON_CORE            intel, zen4, zen5 or other: the CPU core that row kernels are scheduled for; unset: by the flags
@@ -54,8 +55,12 @@
 #endif
 #define TIGON_DEVICE_cpu 1
 #define TIGON_DEVICE_npu 2
+#define TIGON_DEVICE_gpu 3
 #define TIGON_DEVICE_NUMBER_(name) TIGON_DEVICE_##name
 #define TIGON_DEVICE_NUMBER(name) TIGON_DEVICE_NUMBER_(name)
+#if TIGON_DEVICE_NUMBER(TIGON_DEVICE) == TIGON_DEVICE_gpu && defined(__CUDACC__) && !defined(TIGON_DEVICE_CODE)
+#define TIGON_DEVICE_CODE
+#endif
 
 // A function of a row that for_rows calls: empty on CPUs, and under nvcc, which forbids too many of them on the device. What
 // runs on a device is a struct of TIGON_INLINE functions.

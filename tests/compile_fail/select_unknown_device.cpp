@@ -1,5 +1,5 @@
 // errors: 1
-// expect: tigon: TIGON_DEVICE is tpu; expected cpu or npu
+// expect: tigon: TIGON_DEVICE is tpu; expected cpu, gpu or npu
 #ifdef SHOULD_NOT_COMPILE
 #define TIGON_DEVICE tpu
 #else

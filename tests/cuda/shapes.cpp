@@ -2,6 +2,7 @@
 // touch; and that the model sees a barrier that is missing.
 #include "problem.hpp"
 // Behind it: it says how these are compiled.
+#include <tigon/backend/lookup.hpp>
 #include <tigon/ops/geglu.hpp>
 #include <tigon/ops/layer_norm.hpp>
 #include <tigon/ops/relu_squared.hpp>
@@ -136,6 +137,16 @@ TEST(cuda_model, gates_of_pairs) {
       };
     });
 }
+#if TIGON_FOUND_cuda
+TEST(cuda_registry, finds_the_backend_and_asks_cuda_for_a_gpu) {
+  const tigon::registered_backend* const line = tigon::find_backend("gpu");
+  ASSERT_NE(line, nullptr);
+  EXPECT_EQ(line->info.name, "cuda");
+  EXPECT_TRUE(line->info.devices.present()) << "this test needs a GPU";
+  EXPECT_TRUE(line->info.devices == backends::cuda::info.devices);
+}
+#endif
+
 TEST(cuda_model, no_rows) {
   expect_as_single_numbers<float>({0, 64}, rms_norm_both_ways<float>());
   expect_as_single_numbers<float>({0, 64}, gates_both_ways<float>());

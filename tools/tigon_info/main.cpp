@@ -85,7 +85,7 @@ int main(int argc, char** argv) {
   using B = tigon::default_backend;
   std::printf("tigon %s, instruction set %s\n", TIGON_VERSION_STRING, TIGON_STRING(TIGON_TARGET));
   std::printf("core        %s (TIGON_CORE; there are intel, zen4, zen5 and other)\n", tigon::this_core.name.data());
-  std::printf("device      %s (TIGON_DEVICE; there are cpu and npu, and those of your own backends)\n",
+  std::printf("device      %s (TIGON_DEVICE; there are cpu, gpu and npu, and those of your own backends)\n",
               TIGON_STRING(TIGON_DEVICE));
   std::printf("backend     %s: %s\n", B::info.name.data(), tigon::default_backend_reason.data());
   print_numbers<B>("");

@@ -25,7 +25,7 @@ class device {
  public:
   static const device cpu;  ///< always there
   static const device npu;  ///< modelled on the CPU (docs/ascend.md), so always there
-  static const device gpu;  ///< a name alone: the library has no backend for it, and does not look for one
+  static const device gpu;  ///< a name alone; units that nvcc compiles ask CUDA whether there is one (gpu::found)
 
   std::string_view name;
 

@@ -2,6 +2,7 @@
 // backends/<name>/line.hpp. Read several times, each time for one purpose: backend/read_line.hpp has them.
 // clang-format off
 #include <tigon/backends/ascend/line.hpp>
+#include <tigon/backends/cuda/line.hpp>
 #include <tigon/backends/amx/line.hpp>
 #include <tigon/backends/avx512_bf16/line.hpp>
 #include <tigon/backends/arm_bf16/line.hpp>

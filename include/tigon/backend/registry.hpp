@@ -43,6 +43,11 @@
 #else
 #define TIGON_FLAGS_amx 0
 #endif
+#if defined(__CUDACC__)
+#define TIGON_FOUND_cuda 1
+#else
+#define TIGON_FOUND_cuda 0
+#endif
 #if defined(__aarch64__) && defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC)
 #define TIGON_FLAGS_arm_bf16 1
 #else
@@ -55,7 +60,7 @@
 #elif TIGON_DEVICE_NUMBER(TIGON_DEVICE) == 0 && \
     !(defined(TIGON_BACKEND) && TIGON_IS_SET(TIGON_BACKEND) && defined(TIGON_BACKEND_HEADER))
 static_assert(false, "tigon: TIGON_DEVICE is " TIGON_STRING(
-                         TIGON_DEVICE) "; expected cpu or npu, or a device of a vendor's backend, which TIGON_BACKEND "
+                         TIGON_DEVICE) "; expected cpu, gpu or npu, or a device of a vendor's backend, which TIGON_BACKEND "
                                        "and TIGON_BACKEND_HEADER name");
 #undef TIGON_DEVICE
 #define TIGON_DEVICE cpu
@@ -68,7 +73,12 @@ static_assert(false, "tigon: TIGON_DEVICE is " TIGON_STRING(
 #else
 #define TIGON_BACKEND_NAMED 0
 #undef TIGON_BACKEND
-#if TIGON_DEVICE_NUMBER(TIGON_DEVICE) == TIGON_DEVICE_npu
+#if TIGON_DEVICE_NUMBER(TIGON_DEVICE) == TIGON_DEVICE_gpu
+#if !TIGON_FOUND_cuda
+#error "tigon: device gpu (TIGON_DEVICE) needs a compiler of CUDA C++; compile the file with nvcc"
+#include <the_error_above_ends_compilation>
+#endif
+#elif TIGON_DEVICE_NUMBER(TIGON_DEVICE) == TIGON_DEVICE_npu
 #if !TIGON_FOUND_hwy
 #error \
     "tigon: the default backend of device npu needs <hwy/highway.h>; install libhwy-dev (vcpkg and Conan highway), or choose single numbers, which are slow, by -DTIGON_BACKEND=generic"
@@ -94,6 +104,27 @@ struct registered_backend {
   bool found;              ///< this translation unit could use it
   std::string_view needs;  ///< for that: a header and its package, or an instruction set
 };
+
+namespace gpu {
+inline namespace TIGON_ABI {
+#if TIGON_FOUND_cuda
+/// Whether CUDA finds a GPU; it is asked once.
+inline bool found() {
+  static const bool there = [] {
+    int devices = 0;
+    const bool success = cudaGetDeviceCount(&devices) == cudaSuccess;
+    if (!success) (void)cudaGetLastError();  // which would otherwise be reported by the next call
+    return success && devices > 0;
+  }();
+  return there;
+}
+/// The device gpu, in translation units that can use it.
+inline constexpr device of_cuda{"gpu", found};
+#else
+inline constexpr const device& of_cuda = device::gpu;
+#endif
+}  // namespace TIGON_ABI
+}  // namespace gpu
 
 // Constants without `inline`: translation units of one program may find other libraries.
 

@@ -11,7 +11,7 @@
 #define TIGON_LINE_FOUND 0
 #define TIGON_LINE_NEEDS "AMX_BF16 and AMX_INT8; compile with -march=sapphirerapids and later"
 #endif
-#if defined(TIGON_FIND_DEFAULT) && TIGON_FLAGS_amx && TIGON_DEVICE_NUMBER(TIGON_DEVICE) != TIGON_DEVICE_npu
+#if defined(TIGON_FIND_DEFAULT) && TIGON_FLAGS_amx && TIGON_DEVICE_NUMBER(TIGON_DEVICE) == TIGON_DEVICE_cpu
 #undef TIGON_FIND_DEFAULT
 #define TIGON_BACKEND amx
 #endif

@@ -11,7 +11,7 @@
 #define TIGON_LINE_FOUND 0
 #define TIGON_LINE_NEEDS "ARM's bf16; compile with -march=armv8.2-a+bf16 or armv8.6-a"
 #endif
-#if defined(TIGON_FIND_DEFAULT) && TIGON_FLAGS_arm_bf16 && TIGON_DEVICE_NUMBER(TIGON_DEVICE) != TIGON_DEVICE_npu
+#if defined(TIGON_FIND_DEFAULT) && TIGON_FLAGS_arm_bf16 && TIGON_DEVICE_NUMBER(TIGON_DEVICE) == TIGON_DEVICE_cpu
 #undef TIGON_FIND_DEFAULT
 #define TIGON_BACKEND arm_bf16
 #endif

@@ -11,7 +11,7 @@
 #define TIGON_LINE_FOUND 0
 #define TIGON_LINE_NEEDS "AVX512_BF16; compile with -march=cooperlake and later"
 #endif
-#if defined(TIGON_FIND_DEFAULT) && TIGON_FLAGS_avx512_bf16 && TIGON_DEVICE_NUMBER(TIGON_DEVICE) != TIGON_DEVICE_npu
+#if defined(TIGON_FIND_DEFAULT) && TIGON_FLAGS_avx512_bf16 && TIGON_DEVICE_NUMBER(TIGON_DEVICE) == TIGON_DEVICE_cpu
 #undef TIGON_FIND_DEFAULT
 #define TIGON_BACKEND avx512_bf16
 #endif

@@ -4,6 +4,7 @@
 
 #include <tigon/backends/cuda/device_code.hpp>
 // Behind it: it says how these are compiled.
+#include <tigon/backend/registry.hpp>
 #include <tigon/backends/cuda/rows.hpp>
 #include <tigon/backends/generic/backend.hpp>
 
@@ -76,7 +77,7 @@ inline namespace TIGON_ABI {
 struct cuda : generic {
   using self = cuda;
   using parent = generic;
-  static constexpr backend_info info{"cuda", {device::gpu}, {device::gpu}};
+  static constexpr backend_info info{"cuda", {gpu::of_cuda}, {gpu::of_cuda}};
   using engine = simd::cuda;
   using rows = gpu::rows_on_groups<cuda>;
   static constexpr bool host_memory = false;

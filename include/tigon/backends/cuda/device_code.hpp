@@ -18,12 +18,8 @@
 #endif
 #include <cuda_runtime.h>
 // Whoever names no backend gets this one.
-#if !defined(TIGON_BACKEND)
-#define TIGON_BACKEND cuda
-#define TIGON_BACKEND_HEADER <tigon/backends/cuda/backend.hpp>
-#if !defined(TIGON_DEVICE)
+#if !defined(TIGON_BACKEND) && !defined(TIGON_DEVICE)
 #define TIGON_DEVICE gpu
-#endif
 #endif
 #endif
 

@@ -5,7 +5,7 @@
 #define TIGON_LINE_DEFAULTS device::cpu
 #define TIGON_LINE_FOUND TIGON_FOUND_hwy
 #define TIGON_LINE_NEEDS "<hwy/highway.h>; install libhwy-dev"
-#if defined(TIGON_FIND_DEFAULT) && TIGON_DEVICE_NUMBER(TIGON_DEVICE) != TIGON_DEVICE_npu
+#if defined(TIGON_FIND_DEFAULT) && TIGON_DEVICE_NUMBER(TIGON_DEVICE) == TIGON_DEVICE_cpu
 #undef TIGON_FIND_DEFAULT
 #define TIGON_BACKEND highway
 #endif
