@@ -10,7 +10,11 @@
     "tigon: attention on cuda needs the headers of cuDNN and its frontend: nvidia-cudnn-cu13 and nvidia-cudnn-frontend of PyPI"
 #include <the_error_above_ends_compilation>
 #endif
+// nvcc compiles a file once for the host and once for each architecture, and the frontend takes it a minute each time. Code for
+// a device calls nothing of it.
+#if !defined(__CUDA_ARCH__)
 #include <cudnn_frontend.h>
+#endif
 #include <tigon/core/element.hpp>
 #include <tigon/core/views.hpp>
 
@@ -58,6 +62,7 @@ struct cudnn_attention {
 /// Where the tensors of a call are; null where there is none.
 using cudnn_operands = std::array<void*, static_cast<std::size_t>(cudnn_tensor::count)>;
 
+#if !defined(__CUDA_ARCH__)
 /// A graph of cuDNN with the kernel that its heuristics choose.
 class cudnn_attention_graph {
  public:
@@ -230,6 +235,13 @@ class cudnn {
   cudnnHandle_t handle_ = nullptr;
   std::map<cudnn_attention, std::unique_ptr<cudnn_attention_graph>> graphs_;
 };
+#else
+class cudnn {
+ public:
+  static cudnn& of_this_device();
+  void run(const cudnn_attention& of, cudnn_operands at, context& ctx, const char* op);
+};
+#endif
 
 }  // namespace TIGON_ABI
 }  // namespace tigon::gpu
