@@ -26,8 +26,8 @@ struct kl_div_of_wide_rows {
   const std::uint8_t* kept;
   double* loss;
   A lowest;
-  tempered_powers<false, A> powers;
-  tempered_powers<sizeof(D) == 2, A> of_gradient;
+  tempered_powers<exponentials::fast, A> powers;
+  tempered_powers<exponentials_for<D>, A> of_gradient;
   scaled_number<A> factor;
 
   template <int N>

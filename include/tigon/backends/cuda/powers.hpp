@@ -31,8 +31,14 @@ TIGON_DEVICE_INLINE double normal_product(double a, double b) {
 TIGON_DEVICE_INLINE float exponential(float x) { return simd::cuda::lanes<float>::exp(x); }
 TIGON_DEVICE_INLINE double exponential(double x) { return math::exp(x); }
 
-/// e^(below / temperature). Rough: for logits of 16 bits, which do not determine it better, and for results of 16 bits.
-template <bool Rough, class A>
+/// Which e^x: rough for logits of 16 bits, which do not determine it better, and for results of 16 bits. Fast ones, by the
+/// GPU's own powers of two, are too small by 5e-8 on average, and a sum of them is, too; centred ones err to both sides.
+enum class exponentials { rough, fast, centred };
+template <class D>
+inline constexpr exponentials exponentials_for = sizeof(D) == 2 ? exponentials::rough : exponentials::centred;
+
+/// e^(below / temperature)
+template <exponentials Of, class A>
 struct tempered_powers : tigon::detail::tempered<A> {
   using lanes = typename simd::vec<simd::cuda, A>::lanes;
   using V = simd::vec<simd::cuda, A>;
@@ -40,10 +46,9 @@ struct tempered_powers : tigon::detail::tempered<A> {
   explicit TIGON_INLINE tempered_powers(tigon::detail::tempered<A> by) : tigon::detail::tempered<A>(by) {}
 
   TIGON_DEVICE_INLINE A of(A below) const {
-    if constexpr (Rough && std::is_same_v<A, float>)
-      return lanes::exp_rough(below * this->inverse);
-    else
-      return exponential(this->exact() ? below * this->inverse : this->distance(V(below)).r);
+    if constexpr (Of == exponentials::rough && std::is_same_v<A, float>) return lanes::exp_rough(below * this->inverse);
+    const A x = this->exact() ? below * this->inverse : this->distance(V(below)).r;
+    return Of == exponentials::centred ? math::exp(x) : exponential(x);
   }
 };
 

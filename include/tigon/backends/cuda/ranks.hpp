@@ -143,7 +143,7 @@ struct reduction_of_shard : rows_of_shard<Z, I> {
   rank_message<A> to;
   bool predicts;
   kind_type kind;
-  tempered_powers<sizeof(Z) == 2, A> powers{1.0};
+  tempered_powers<sizeof(Z) == 2 ? exponentials::rough : exponentials::fast, A> powers{1.0};
 
   template <int N>
   bool begins_accesses() const {
@@ -265,7 +265,7 @@ struct gradient_of_shard : rows_of_shard<Z, I> {
   const A* weight;  ///< of this rank's classes; null: 1
   Of rows;
   tigon::detail::logits_kind<Capped, A> kind;
-  tempered_powers<sizeof(D) == 2, A> powers{1.0};
+  tempered_powers<exponentials_for<D>, A> powers{1.0};
 
   template <int N>
   bool begins_accesses() const {

@@ -23,7 +23,7 @@ struct scaled_cross_entropy_of_rows {
   unsigned cols;
   labels_of_rows<I> labels;
   tigon::detail::scaled_cross_entropy_rows<A> rows;
-  tempered_powers<false, A> powers;
+  tempered_powers<exponentials::fast, A> powers;
 
   template <int N>
   bool begins_accesses() const {

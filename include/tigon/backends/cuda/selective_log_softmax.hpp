@@ -31,7 +31,7 @@ struct log_probability_of_rows {
   unsigned cols;
   const std::int64_t* column;
   double temperature;
-  tempered_powers<sizeof(Z) == 2, A> powers;
+  tempered_powers<exponentials_for<Z>, A> powers;
   A* logp;
   lse_parts<A>* lse;
 
@@ -88,7 +88,7 @@ struct log_probability_gradient_of_rows {
   unsigned cols;
   selected_gradient<A> first, second;  ///< second may be empty
   double temperature;
-  tempered_powers<sizeof(D) == 2, A> powers;
+  tempered_powers<exponentials_for<D>, A> powers;
   const lse_parts<A>* lse;
   tigon::detail::logits_kind<Capped, A> kind;
 

@@ -19,7 +19,7 @@ struct scaled_reduction_of_shard : rows_of_shard<A, I> {
   static constexpr row_passes passes = row_passes::reduces;
 
   rank_message<A> to;
-  tempered_powers<false, A> powers;
+  tempered_powers<exponentials::fast, A> powers;
 
   template <int N>
   bool begins_accesses() const {
@@ -103,7 +103,7 @@ struct scaled_gradient_of_shard : rows_of_shard<A, I> {
 
   matrix_view<D> dlogits;
   tigon::detail::scaled_cross_entropy_rows<A> rows;
-  tempered_powers<sizeof(D) == 2, A> powers;
+  tempered_powers<exponentials_for<D>, A> powers;
   const scaled_sums_of_row<A>* sums;
 
   template <int N>
@@ -167,7 +167,7 @@ struct kernel<op::vocab_parallel_fused_linear_scaled_cross_entropy, backends::cu
     const gpu::rank_gather<A> messages(frame, t.comm, chunk, 4, false);
     auto* const sums = frame.template take<gpu::scaled_sums_of_row<A>>(chunk);
     gpu::linear_shard_chunks<B, T> layer(frame, t, ctx);
-    const gpu::tempered_powers<false, A> powers(opt.temperature);
+    const gpu::tempered_powers<gpu::exponentials::fast, A> powers(opt.temperature);
     detail::for_chunks(target.size(), chunk, [&](std::size_t begin, std::size_t n) {
       const matrix_view<A> z(logits, n, own.cols);
       const gpu::labels_of_shard<I> labels{

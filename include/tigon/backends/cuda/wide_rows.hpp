@@ -195,7 +195,7 @@ template <int N, class A>
 TIGON_DEVICE_INLINE tigon::detail::log_sum<A> wide_row<N, A>::log_sum(vector_view<A> z,
                                                                       tigon::detail::tempered<A> by) const {
   const logits_of_wide_row<N, A> of_z{*this, z.data};
-  const lse_parts<A> of = lse_of_row<A>(of_z, tempered_powers<false, A>(by));
+  const lse_parts<A> of = lse_of_row<A>(of_z, tempered_powers<exponentials::fast, A>(by));
   return {of.top, of.rest, math::log1p(of.rest)};
 }
 
