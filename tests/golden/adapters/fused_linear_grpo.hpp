@@ -12,8 +12,13 @@ struct fused_linear_grpo {
   static results run(const problem& p) {
     // Liger's chunked form averages luspo over all positions, with the loss of masked ones.
     tigon::policy_options opt = policy_options_of(p, tigon::luspo_reduction::padded);
-    // Its tau is an f32 number, in the reference too.
-    opt.tau_positive = static_cast<float>(opt.tau_positive), opt.tau_negative = static_cast<float>(opt.tau_negative);
+    // Its tau is an f32 number, in the reference too. g++ 12 leaves out two such roundings that stand side by side (-O2 and
+    // higher, not at -O1); a volatile keeps them.
+    const auto rounded = [](double v) {
+      volatile float number = static_cast<float>(v);
+      return static_cast<double>(number);
+    };
+    opt.tau_positive = rounded(opt.tau_positive), opt.tau_negative = rounded(opt.tau_negative);
     policy_case c(p, "selected_token_ids", "attention_mask", opt.reduce);
     if (opt.type == tigon::policy_loss::vespo) c.count_all_ratios();
     const auto optional = [&](std::string_view name) {
