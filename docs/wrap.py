@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Wraps the paragraphs and lists of pages at 120 columns: wrap.py PAGE... Tables, headings, fenced and indented blocks and
-comments stay as they are; spans of code and links are not broken."""
+comments stay as they are; spans of code, links and stored numbers are not broken."""
 
 import pathlib
 import re
@@ -15,7 +15,7 @@ def wrapped(lines):
     begin, indent = item[0], " " * len(item[0])
     text = " ".join([lines[0][len(begin):].strip(), *(line.strip() for line in lines[1:])])
     made, line = [], begin
-    for word in re.findall(r"(?:`[^`]*`|\[[^\]]*\]\([^)]*\)|\S)+", text):
+    for word in re.findall(r"(?:<!-- number: [^<]*<!-- end -->|`[^`]*`|\[[^\]]*\]\([^)]*\)|\S)+", text):
         if line.strip() and line != begin and len(line) + 1 + len(word) > WIDTH:
             made.append(line)
             line = indent + word
@@ -37,7 +37,7 @@ def wrap(text):
         in_list = bool(paragraph) and re.match(r"\s*([-*]|\d+\.)\s+", paragraph[0])
         # A number begins a list at the beginning of a paragraph, or where the item before has one.
         is_item = re.match(r"\s*[-*]\s+" if paragraph and not in_list else r"\s*([-*]|\d+\.)\s+", line)
-        if fence or comment or opens or line.startswith("<!--"):
+        if fence or comment or opens or re.match("<!--(?! number: )", line):
             flush()
             made.append(line)
             if fence:
@@ -48,7 +48,7 @@ def wrap(text):
                 comment = "-->" not in line
             continue
         indented = line.startswith("    ") and not in_list
-        if not line.strip() or re.match(r"\s*(\||#|<|!\[)", line) or (indented and not is_item):
+        if not line.strip() or re.match(r"\s*(\||#|<(?!!-- number: )|!\[)", line) or (indented and not is_item):
             flush()
             made.append(line)
             continue

@@ -1,13 +1,15 @@
 #!/usr/bin/env python3
 """Tables and pictures of the documents from the CSV files beside this script; a measurement is stored once.
 
-    make.py          writes docs/pictures/*.svg, and the tables between `<!-- numbers: NAME -->` and `<!-- end of numbers -->`
+    make.py          writes docs/pictures/*.svg, the tables between `<!-- numbers: NAME -->` and `<!-- end of numbers -->`, and
+                     the single numbers between `<!-- number: NAME -->` and `<!-- end -->` within a sentence
     make.py --check  says what is out of date, and fails if anything is
     make.py --gpu PEERS.csv DEVICE DATE   takes what bench/gpu/peers.py wrote into gpu.csv; rows of the same operator, shape and
                      pass are replaced
 
 training_step.csv is what bench/peers/*.py print, patched_model.csv what python -m tigon_torch.compare prints, gpu.csv what
-bench/gpu/peers.py writes, torch_gpu.csv what python/tests/gpu.py train prints, each with device and date.
+bench/gpu/peers.py writes, torch_gpu.csv what python/tests/gpu.py train prints, each with device and date. readings.csv has
+the single numbers that are in no table, each with the page of docs/lab that says how it was measured.
 """
 
 import csv
@@ -73,9 +75,15 @@ def patched_model():
 
 
 def gpu():
-    return table(["operator, shape", "pass", "ms", "GB/s", "Liger / tigon", "torch.compile / tigon", "error"],
-                 [[f"{r['operator']} {r['shape']}", r["pass"], r["ms"], r["gb_per_s"], r["liger_over_tigon"],
-                   r["compile_over_tigon"], r["error"]] for r in rows_of("gpu")])
+    """Bold: a peer takes less time, by more than readings of one run differ."""
+    def ratio(value):
+        return f"**{value}**" if value and float(value) < 0.97 else value
+    made = table(["operator, shape", "pass", "ms", "GB/s", "Liger / tigon", "torch.compile / tigon", "error"],
+                 [[f"{r['operator']} {r['shape']}", r["pass"], r["ms"], r["gb_per_s"], ratio(r["liger_over_tigon"]),
+                   ratio(r["compile_over_tigon"]), r["error"]] for r in rows_of("gpu")])
+    first = rows_of("gpu")[0]
+    dates = sorted({r["date"] for r in rows_of("gpu")})
+    return f"{first['device']}, {first['dtype']}; {' and '.join(dates)}:\n\n{made}"
 
 
 def gpu_attention():
@@ -133,6 +141,24 @@ def ci_scripts():
         what = re.sub(r"^What \.ci/run leaves[^:]*: (\w)", lambda m: m[1].upper(), what)
         made.append([f"`.ci/{r['script']}`", what, r["minutes"], r["when"]])
     return table(["script", "what it does", "minutes", "when"], made)
+
+
+def single_numbers():
+    """Numbers within sentences, by name."""
+    made = {r["name"]: r["value"] for r in rows_of("readings")}
+    for r in rows_of("readings"):
+        if not (DOCS / r["page"]).exists():
+            sys.exit(f"docs/numbers/readings.csv: {r['name']} was measured in docs/{r['page']}, which is not there")
+    shares = []
+    for _, rows in groups([r for r in rows_of("training_step") if r["memory_mib"]], "device", "threads", "model", "date", "dtype"):
+        mine = next(r for r in rows if r["provider"] == "tigon")
+        shares += [times(mine["memory_mib"], r["memory_mib"]) for r in rows if r is not mine]
+    made["memory_of_a_training_step"] = f"{min(shares)} to {max(shares)}"
+    for name, device in (("bf16_step_with_amx", "AMX"), ("bf16_step_without_amx", "AVX-512")):
+        speed = {r["dtype"]: r["tokens_per_s"] for r in rows_of("training_step") if r["provider"] == "tigon" and r["device"].endswith(device)
+                 and "x 1024" in r["model"]}
+        made[name] = times(speed["bf16"], speed["f32"])
+    return made
 
 
 # Told apart by people who do not tell red from green.
@@ -253,24 +279,34 @@ def main():
     if sys.argv[1:2] == ["--gpu"]:
         import_gpu(*sys.argv[2:5])
     made = {DOCS / "pictures" / name: draw() for name, draw in PICTURES.items()}
-    used = set()
+    used, numbers, unknown = set(), single_numbers(), []
     for page in sorted([*DOCS.rglob("*.md"), DOCS.parent / "README.md"]):
-        text = page.read_text()
-        new = re.sub(r"(<!-- numbers: (\w+) -->\n).*?(<!-- end of numbers -->)",
-                     lambda m: used.add(m[2]) or f"{m[1]}{TABLES[m[2]]()}\n{m[3]}", text, flags=re.S)
-        made[page] = new
+        def filled(found, known, value):
+            name = found[2]
+            used.add(name)
+            if name not in known:
+                unknown.append(f"{page.relative_to(DOCS.parent)} has the number {name}, which is not stored")
+                return found[0]
+            return f"{found[1]}{value(name)}{found[3]}"
+        text = re.sub(r"(<!-- numbers: (\w+) -->\n).*?(<!-- end of numbers -->)",
+                      lambda m: filled(m, TABLES, lambda name: f"{TABLES[name]()}\n"), page.read_text(), flags=re.S)
+        made[page] = re.sub(r"(<!-- number: (\w+) -->)[^<]*(<!-- end -->)",
+                            lambda m: filled(m, numbers, lambda name: numbers[name]), text)
     stale = [path for path, text in made.items() if not path.exists() or path.read_text() != text]
     if sys.argv[1:] == ["--check"]:
         for path in stale:
             print(f"{path.relative_to(DOCS.parent)} is out of date; run docs/numbers/make.py")
-        for name in sorted(set(TABLES) - used):
-            print(f"no page has the table {name}")
-        return 1 if stale or set(TABLES) - used else 0
+        unused = sorted({*TABLES, *numbers} - used)
+        for name in unused:
+            print(f"no page has the table or the number {name}")
+        print(*unknown, sep="\n", end="\n" if unknown else "")
+        return 1 if stale or unused or unknown else 0
     for path in stale:
         path.parent.mkdir(exist_ok=True)
         path.write_text(made[path])
         print(f"{path.relative_to(DOCS.parent)} written")
-    return 0
+    print(*unknown, sep="\n", end="\n" if unknown else "")
+    return 1 if unknown else 0
 
 
 sys.exit(main())

@@ -11,7 +11,7 @@ TREE = {
     "README.md": "# A tree\n\n[page](docs/page.md), [finetune](docs/finetune.md), [operators](docs/operators.md), [log](docs/lab/log.md)\n",
     "docs/page.md": "# Page\n\nA page.\n\n## Part\n\n`include/tigon/ops/one.hpp`, [part](#part), `-DTIGON_ARCH=native`, `.ci/run`\n\n"
                     "```sh\ncmake --preset test && ninja -C build/test\n```\n",
-    "docs/finetune.md": "# finetune\n\n`--steps`: 1203.5 and 408.1 and 77.25 s\n",
+    "docs/finetune.md": "# finetune\n\n`--steps`: 1203.5 and 408.1 and 77.25 steps\n",
     "docs/operators.md": "# Operators\n\n`tigon/ops/one.hpp`\n",
     "docs/lab/log.md": "# Log (2026-11-29)\n\n`a/file/that/was/there.hpp`, by turns\n",
     "include/tigon/ops/one.hpp": "#define TIGON_ONE\n",
@@ -42,7 +42,8 @@ def with_python(code):
 
 class Documents(unittest.TestCase):
     def test_without_a_fault(self):
-        self.assertIn("pages name what is there", faults({}))
+        for changes in [{}, with_line("docs/page.md", "A step takes <!-- number: step_ms -->12.5<!-- end --> ms.")]:
+            self.assertIn("pages name what is there", faults(changes))
 
     def test_each_kind(self):
         for changes, sentence in [
@@ -88,6 +89,10 @@ class Documents(unittest.TestCase):
              "docs/torch.md:3: gives norm the argument size"),
             (with_python("tigon_torch.patch(model)"), "names tigon_torch.patch, and patch is nothing of the package"),
             (with_line("docs/page.md", "| a | 1.25 | 3.5 |"), "has measured numbers in a table"),
+            (with_line("docs/page.md", "A step takes 12.5 ms."), "has the number '12.5 ms'"),
+            (with_line("docs/page.md", "A step takes 1,203\nMiB."), "has the number '1,203 MiB'"),
+            (with_line("docs/page.md", "It is twice as fast."), "has the number 'twice as fast'"),
+            ({"docs/tuning.md": "# Tuning\n\nIt spins.\n"}, "docs/tuning.md: has no 'spins for 30 microseconds'"),
             ({".github/workflows/ci.yml": "steps:\n  - run: .ci/walk\n"}, "calls .ci/walk, which is not there"),
             ({".ci/cuda": "operators=(rope attention)\n", "docs/cuda.md": "# CUDA\n\n`rope`\n"}, "docs/cuda.md: does not name attention"),
             ({"CHANGELOG.md": "# Changelog\n\n## 1\n\n- one\n"}, "CHANGELOG.md:5: is no item"),
