@@ -1,6 +1,6 @@
 // A backend that is named still has to run on the device.
 // expect: tigon: backend xsimd does not run on device npu (TIGON_BACKEND, TIGON_DEVICE); there are
-// expect: ascend (npu), amx (cpu), avx512_bf16 (cpu), arm_bf16 (cpu), highway (cpu)
+// expect: ascend (npu), cuda (gpu), amx (cpu), avx512_bf16 (cpu), arm_bf16 (cpu), highway (cpu)
 // flags: -DTIGON_DEVICE=npu
 #ifdef SHOULD_NOT_COMPILE
 #define TIGON_BACKEND xsimd
