@@ -11,6 +11,7 @@
 //   TIGON_CHECKS          1 (default): public functions check shapes, strides and aliasing; 0: only indices that come
 //                         from data
 //   TIGON_DEVICE_CODE     under nvcc: functions of row programs are of host and device, on single numbers alone
+//   TIGON_CANDIDATES      a call that no function takes: the compiler's list of them, in place of a sentence
 //   TIGON_ALLOW_FAST_MATH accept -ffast-math, and with it wrong answers for NaN and infinity
 #ifndef TIGON_CONFIG_HPP
 #define TIGON_CONFIG_HPP

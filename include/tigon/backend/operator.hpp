@@ -70,12 +70,6 @@ struct any_argument {
   any_argument(std::initializer_list<any_argument>) {}
 };
 
-/// An argument in braces of at least two, as a view or a layer is, whose element type its function deduces from another.
-struct braced_argument {
-  braced_argument(any_argument, any_argument, any_argument = {}, any_argument = {}, any_argument = {},
-                  any_argument = {}, any_argument = {}, any_argument = {}) {}
-};
-
 /// The element type of an aggregate of views that is given ranges instead, for its deduction guide: a sentence. clang++
 /// names this type before it looks whether the guide's constraints hold, so it refuses ranges and nothing else.
 template <class... R>
@@ -90,18 +84,19 @@ struct ranges_in_place_of_views {
 
 }  // namespace tigon
 
-/// Behind the functions of this name: what a call of none of them means where an argument is a range, or the first one is in
-/// braces and no output names an element type. Without it compilers list templates whose arguments they could not deduce.
-/// The parameters of the second one are conversions by constructors, worse than that of any argument by which a function
-/// deduces its types.
-#define TIGON_EXPLAINS(function)                                                                                     \
-  TIGON_EXPLAINS_RANGES(function)                                                                                    \
-  template <class B = default_backend>                                                                               \
-  void function(detail::braced_argument, TIGON_THREE_ARGUMENTS, TIGON_THREE_ARGUMENTS, TIGON_THREE_ARGUMENTS, ...) { \
-    static_assert(std::is_void_v<B>,                                                                                 \
-                  "tigon: " #function                                                                                \
-                  " does not take these arguments; outputs in braces have no element type; expected views by their " \
-                  "names, such as tigon::matrix_view(data, rows, cols), not {data, rows, cols}");                    \
+/// Behind the functions of this name: a sentence where none of them takes the arguments, in place of the compiler's list of
+/// templates whose types it could not deduce, which -DTIGON_CANDIDATES brings back. The first one is for ranges in the place of
+/// views, the second one for all else, such as outputs in braces, which name no element type. Its parameters are conversions by
+/// constructors, worse than that of any argument by which a function deduces its types.
+#ifndef TIGON_CANDIDATES
+#define TIGON_EXPLAINS(function)                                                                                      \
+  TIGON_EXPLAINS_RANGES(function)                                                                                     \
+  template <class B = default_backend>                                                                                \
+  void function(detail::any_argument, TIGON_THREE_ARGUMENTS, TIGON_THREE_ARGUMENTS, TIGON_THREE_ARGUMENTS, ...) {     \
+    static_assert(std::is_void_v<B>,                                                                                  \
+                  "tigon: " #function                                                                                 \
+                  " does not take these arguments; expected those of its contract, matrices by their names, such as " \
+                  "tigon::matrix_view(data, rows, cols): outputs in braces have no element type");                    \
   }
 /// The first of the two alone, for a function whose views have a fixed element type: they may be in braces.
 #define TIGON_EXPLAINS_RANGES(function)                                                                             \
@@ -115,5 +110,9 @@ struct ranges_in_place_of_views {
                   "matrix_view(data, rows, cols) for a matrix, not a std::vector or another range in their place"); \
   }
 #define TIGON_THREE_ARGUMENTS detail::any_argument = {}, detail::any_argument = {}, detail::any_argument = {}
+#else
+#define TIGON_EXPLAINS(function)
+#define TIGON_EXPLAINS_RANGES(function)
+#endif
 
 #endif  // TIGON_BACKEND_OPERATOR_HPP

@@ -53,6 +53,8 @@ struct matrix_view {
                   "tigon: matrix_view takes a pointer to the first element; expected "
                   "tigon::matrix_view(v.data(), rows, cols), not the vector or another range v itself");
   }
+  template <detail::range_for_pointer R>
+  constexpr explicit matrix_view(R&& v, std::size_t r = 0) : matrix_view(v, r, 0) {}
   template <detail::listed_for_pointer U>
   constexpr matrix_view(std::initializer_list<U>, std::size_t, std::size_t, std::size_t = 0) {
     static_assert(detail::is_pointer_of_view<U>,
@@ -81,6 +83,8 @@ struct matrix_view {
 
 template <detail::range_for_pointer R>
 matrix_view(R&&, std::size_t, std::size_t, std::size_t = 0) -> matrix_view<detail::element_of_range<R>>;
+template <detail::range_for_pointer R>
+explicit matrix_view(R&&, std::size_t = 0) -> matrix_view<detail::element_of_range<R>>;
 template <detail::listed_for_pointer U>
 matrix_view(std::initializer_list<U>, std::size_t, std::size_t, std::size_t = 0) -> matrix_view<U>;
 
