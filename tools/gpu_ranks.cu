@@ -21,6 +21,8 @@
 #include <algorithm>
 #include <cmath>
 #include <csignal>
+#include <cstddef>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -28,6 +30,7 @@
 #include <functional>
 #include <iterator>
 #include <memory>
+#include <span>
 #include <string>
 #include <tigon/comm/nccl.hpp>
 #include <tigon/losses/cross_entropy.hpp>
@@ -68,7 +71,7 @@ class processes {
   std::size_t rank_, size_;
 };
 
-/// What this process is: one of the ranks, with the first GPU that it sees.
+/// What this process is: one of the ranks, on the GPU of its number.
 struct rank_of_program {
   const processes& host;
   ncclComm_t comm;
@@ -415,7 +418,10 @@ int start(int argc, char** argv, std::size_t ranks) {
   pthread_barrierattr_t shared;
   pthread_barrierattr_init(&shared), pthread_barrierattr_setpshared(&shared, PTHREAD_PROCESS_SHARED);
   pthread_barrier_init(&board->all, &shared, static_cast<unsigned>(ranks));
-  std::vector<pid_t> pids(ranks);
+  std::vector<pid_t> pids;
+  const auto end_all = [&pids] {
+    for (const pid_t pid : pids) (void)kill(pid, SIGTERM);
+  };
   for (std::size_t r = 0; r < ranks; ++r) {
     std::vector<std::string> words(argv, argv + argc);
     const std::string of_rank[] = {"--ranks", std::to_string(ranks), "--rank", std::to_string(r),
@@ -424,16 +430,19 @@ int start(int argc, char** argv, std::size_t ranks) {
     std::vector<char*> args;
     for (std::string& word : words) args.push_back(word.data());
     args.push_back(nullptr);
-    if (const int error = posix_spawn(&pids[r], "/proc/self/exe", nullptr, nullptr, args.data(), environ))
+    pid_t pid = 0;
+    if (const int error = posix_spawn(&pid, "/proc/self/exe", nullptr, nullptr, args.data(), environ)) {
+      end_all();
       return std::fprintf(stderr, "gpu_ranks: %s\n", std::strerror(error)), 1;
+    }
+    pids.push_back(pid);
   }
   int code = 0;
   for (std::size_t left = ranks; left > 0; --left) {
     int status = 0;
     (void)waitpid(-1, &status, 0);
     if (status == 0) continue;
-    if (code == 0)
-      for (const pid_t pid : pids) (void)kill(pid, SIGTERM);
+    if (code == 0) end_all();
     code = 1;
   }
   return code;
