@@ -200,12 +200,13 @@ struct on_gpu {
 };
 
 /// The classes of this rank.
-struct own_classes {
+struct classes_of_rank {
   std::size_t first, count;
-  own_classes(const processes& host, std::size_t vocab)
-      : first(first_class(vocab, host.rank(), host.size())),
-        count(first_class(vocab, host.rank() + 1, host.size()) - first) {}
 };
+classes_of_rank own_classes(const processes& host, std::size_t vocab) {
+  const std::size_t first = first_class(vocab, host.rank(), host.size());
+  return {first, first_class(vocab, host.rank() + 1, host.size()) - first};
+}
 
 template <class T>
 struct row_results {
@@ -217,7 +218,7 @@ row_results<T> rows_on_rank(const rank_of_program& of, const std::vector<T>& z, 
                             std::size_t rows, std::size_t vocab, bool graph) {
   on_gpu device;
   const comm::nccl ranks(of.comm, device.stream, communicator_ref(of.host));
-  const own_classes own(of.host, vocab);
+  const classes_of_rank own = own_classes(of.host, vocab);
   const array<T> mine(columns(z, vocab, own.first, own.count), device.stream), d(rows * own.count, device.stream);
   const array<std::int64_t> at(target, device.stream);
   const array<float> loss(rows, device.stream), top(rows, device.stream), rest(rows, device.stream),
@@ -268,7 +269,7 @@ void check_rows(const rank_of_program& of, const char* type, std::size_t rows, s
   }
   const auto got = rows_on_rank<T>(of, z, target, rows, vocab, false),
              again = rows_on_rank<T>(of, z, target, rows, vocab, graph);
-  const own_classes own(of.host, vocab);
+  const classes_of_rank own = own_classes(of.host, vocab);
   const double of_loss = worst(of.host, distance(got.loss, loss)),
                of_gradient = worst(of.host, distance(got.dlogits, columns(dlogits, vocab, own.first, own.count)));
   const std::string name = "vocab_parallel_cross_entropy " + std::string(type) + " " + std::to_string(rows) + " x " +
@@ -321,26 +322,25 @@ float median_of(const std::function<void()>& call, on_gpu& device, int runs) {
 /// On the ranks of `of`, with the classes of this one; or, without it, all of them on this GPU.
 layer_results layer_on(const rank_of_program* of, const layer& s, const layer_data& data, int runs) {
   on_gpu device;
-  const std::size_t first = of != nullptr ? own_classes(of->host, s.vocab).first : 0,
-                    classes = of != nullptr ? own_classes(of->host, s.vocab).count : s.vocab;
-  const auto begin = data.w.begin() + static_cast<std::ptrdiff_t>(first * s.hidden);
+  const classes_of_rank own = of != nullptr ? own_classes(of->host, s.vocab) : classes_of_rank{0, s.vocab};
+  const auto begin = data.w.begin() + static_cast<std::ptrdiff_t>(own.first * s.hidden);
   const array<X> x(data.x, device.stream),
-      w(std::vector<X>(begin, begin + static_cast<std::ptrdiff_t>(classes * s.hidden)), device.stream),
-      dx(data.x.size(), device.stream), dw(classes * s.hidden, device.stream);
+      w(std::vector<X>(begin, begin + static_cast<std::ptrdiff_t>(own.count * s.hidden)), device.stream),
+      dx(data.x.size(), device.stream), dw(own.count * s.hidden, device.stream);
   const array<std::int64_t> target(data.target, device.stream);
   const array<float> loss(1, device.stream);
   device.ctx->logit_rows(s.chunk);
-  const linear_layer<X> own{x.matrix(s.rows, s.hidden), w.matrix(classes, s.hidden)};
+  const linear_layer<X> part{x.matrix(s.rows, s.hidden), w.matrix(own.count, s.hidden)};
   const auto call = [&] {
     const std::span<const std::int64_t> at = target.span();
-    const auto dx_of = dx.matrix(s.rows, s.hidden), dw_of = dw.matrix(classes, s.hidden);
+    const auto dx_of = dx.matrix(s.rows, s.hidden), dw_of = dw.matrix(own.count, s.hidden);
     if (of == nullptr)
-      fused_linear_cross_entropy_forward<gpu_backend, X>(own, at, {loss.span()}, {dx_of, dw_of}, {}, absent, {},
+      fused_linear_cross_entropy_forward<gpu_backend, X>(part, at, {loss.span()}, {dx_of, dw_of}, {}, absent, {},
                                                          *device.ctx);
     else
       vocab_parallel_fused_linear_cross_entropy_forward<gpu_backend, X>(
-          comm::nccl(of->comm, device.stream, communicator_ref(of->host)), {own, {first, s.vocab}}, at, {loss.span()},
-          {dx_of, dw_of}, {}, absent, *device.ctx);
+          comm::nccl(of->comm, device.stream, communicator_ref(of->host)), {part, {own.first, s.vocab}}, at,
+          {loss.span()}, {dx_of, dw_of}, {}, absent, *device.ctx);
   };
   call();
   device.ctx->wait();
@@ -350,7 +350,7 @@ void check_layer(const rank_of_program& of, const layer& s) {
   const layer_data data(s);
   const layer_results one = layer_on(nullptr, s, data, 0), got = layer_on(&of, s, data, 0),
                       again = layer_on(&of, s, data, 0);
-  const own_classes own(of.host, s.vocab);
+  const classes_of_rank own = own_classes(of.host, s.vocab);
   const auto begin = one.dw.begin() + static_cast<std::ptrdiff_t>(own.first * s.hidden);
   const std::vector<X> dw(begin, begin + static_cast<std::ptrdiff_t>(own.count * s.hidden));
   const std::string name = "vocab_parallel_fused_linear_cross_entropy bf16 " + std::to_string(s.rows) + " x " +

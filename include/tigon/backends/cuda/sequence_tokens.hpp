@@ -125,6 +125,7 @@ __global__ void __launch_bounds__(256)
   for (std::size_t j = threadIdx.x; j < z.cols; j += blockDim.x) {
     const A v = z.row(i)[j];
     if (v < cut) {
+      // The sum keeps what all exponentials have in common: not those that err to one side (powers.hpp).
       rest[0] += static_cast<double>(math::exp((v - top) * inverse));
     } else if (const unsigned at = atomicAdd(&found, 1u); at < most) {
       large[at] = static_cast<std::int64_t>(j);
