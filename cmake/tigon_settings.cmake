@@ -19,8 +19,8 @@
 # program enables the language CUDA (docs/cuda.md).
 option(TIGON_CUDA "Make the target tigon::cuda, for programs in CUDA C++" OFF)
 set(TIGON_BACKEND "" CACHE STRING "Default backend by name; empty: chosen for TIGON_DEVICE")
-set(TIGON_DEVICE "" CACHE STRING "Device for which the default backend is chosen: cpu, npu, gpu (of files that nvcc compiles) or a vendor's; empty: cpu")
-set_property(CACHE TIGON_DEVICE PROPERTY STRINGS "" cpu gpu npu)
+set(TIGON_DEVICE "" CACHE STRING "Device for which the default backend is chosen: cpu, npu or a vendor's; empty: cpu, or gpu in files of CUDA C++ that link tigon::cuda")
+set_property(CACHE TIGON_DEVICE PROPERTY STRINGS "" cpu npu)
 set(TIGON_CORE "" CACHE STRING "CPU core that row kernels are scheduled for: intel, zen4, zen5 or other; empty: by the flags")
 set_property(CACHE TIGON_CORE PROPERTY STRINGS "" intel zen4 zen5 other)
 set(TIGON_TILE_CAPACITY_BITS "" CACHE STRING "Bits of memory for tiles of a core of a chip; empty: what the backend says")
