@@ -115,19 +115,19 @@ struct layer_options {
   std::size_t chunk = 0;  ///< 0: all rows at once
   bool bias = false, upstream = false;
   bool not_finite = false;  ///< x of an ignored row
+  std::size_t vocab = 72;
 };
-constexpr std::size_t vocab_of_layers = 72;
 template <class T>
 auto of_layer(layer_options opt) {
   return [=](problem<T>& p) {
     const std::size_t rows = p.of().rows, hidden = p.of().cols;
     const auto x = p.matrix(1);
-    const auto w = numbers<T>(vocab_of_layers, hidden).fill(2), bias = numbers<T>(1, vocab_of_layers).fill(3);
+    const auto w = numbers<T>(opt.vocab, hidden).fill(2), bias = numbers<T>(1, opt.vocab).fill(3);
     if (opt.not_finite) x.data[3 * x.stride] = T(std::numeric_limits<float>::quiet_NaN());
-    const auto target = labels_of(rows, vocab_of_layers);
+    const auto target = labels_of(rows, opt.vocab);
     const auto loss = numbers<float>(1, 1), upstream = numbers<float>(1, rows).fill(4, 2);
     const auto dx = p.made("dx"), of_loss = p.made("loss", 1, 1);
-    auto dw = p.made("dw", vocab_of_layers, hidden), dbias = p.made("dbias", 1, vocab_of_layers);
+    auto dw = p.made("dw", opt.vocab, hidden), dbias = p.made("dbias", 1, opt.vocab);
     dw.fill(5), dbias.fill(6);
     p.after([=] { of_loss.data[0] = T(loss.data[0]); });
     return [=]<class B>(context& ctx) {
@@ -148,7 +148,41 @@ TEST(cuda_losses, fused_linear_cross_entropy) {
     expect_as_single_numbers<float>(s, of_layer<float>({.chunk = 8, .upstream = true}));
     expect_as_single_numbers<bfloat16>(s, of_layer<bfloat16>({.chunk = 8, .bias = true}));
     expect_as_single_numbers<bfloat16>(s, of_layer<bfloat16>({.mode = gradient::accumulate}));
+    expect_as_single_numbers<bfloat16>(s, of_layer<bfloat16>({.chunk = 8, .vocab = 200}));
   }
+}
+// Half of the sums of a dw of 16 bits that is overwritten, in several chunks, lie in dw itself.
+TEST(cuda_losses, sums_of_dw_take_half_the_memory) {
+  constexpr std::size_t rows = 37, hidden = 24, vocab = 300, in_dw = 128;
+  device_memory::instance().clear();
+  const auto x = numbers<bfloat16>(rows, hidden).fill(1), w = numbers<bfloat16>(vocab, hidden).fill(2);
+  const auto dw = numbers<bfloat16>(vocab, hidden), apart = numbers<bfloat16>(vocab, hidden, 8);
+  const auto loss = numbers<float>(1, 1);
+  const auto target = labels_of(rows, vocab);
+  workspace none;
+  context asked(serial(), none, gpu::queue(nullptr));
+  asked.logit_rows(8);
+  const auto bytes = [&](parameters of) {
+    return fused_linear_cross_entropy_workspace<cuda, bfloat16>(rows, hidden, vocab, asked, of);
+  };
+  EXPECT_EQ(bytes(parameters::trained) - bytes(parameters::overwritten), in_dw * hidden * sizeof(float));
+
+  const auto call = [&](const numbers<bfloat16>& to, parameters of) {
+    const std::size_t n = bytes(of);
+    workspace scratch(std::span(static_cast<std::byte*>(device_memory::instance().take(n)), n));
+    context ctx(serial(), scratch, gpu::queue(nullptr));
+    ctx.logit_rows(8);
+    const linear_gradients<bfloat16> gradients{{}, to.matrix(), {}};
+    EXPECT_EQ(gradients.of_weights(), of);
+    fused_linear_cross_entropy_forward<cuda>(linear_layer<bfloat16>{x.matrix(), w.matrix()}, target, {loss.vector()},
+                                             gradients, {}, absent, {}, ctx);
+    ctx.wait();
+  };
+  call(dw, parameters::overwritten), call(apart, parameters::trained);
+  for (std::size_t i = 0; i < vocab; ++i)
+    for (std::size_t j = 0; j < hidden; ++j)
+      ASSERT_EQ(dw.matrix().row(i)[j].bits, apart.matrix().row(i)[j].bits) << i << ", " << j;
+  EXPECT_TRUE(dw.is_alone() && apart.is_alone());
 }
 TEST(cuda_losses, ignored_rows_that_are_not_finite) {
   expect_as_single_numbers<float>({11, 40}, of_layer<float>({.not_finite = true}));

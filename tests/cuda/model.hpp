@@ -230,6 +230,8 @@ inline std::mutex& busy() {
   static std::mutex one;
   return one;
 }
+/// A GPU runs blocks in any order; the model from the first or from the last.
+inline bool last_block_first = false;
 /// How often a host has waited for the device.
 inline std::atomic<unsigned> waits = 0;
 
@@ -241,7 +243,8 @@ void launch(cudaStream_t, void (*kernel)(Parameter...), dim3 grid, dim3 threads,
   const unsigned n = threads.x * threads.y * threads.z;
   const std::size_t blocks = std::size_t{grid.x} * grid.y * grid.z;
   if (n == 0 || n > 1024 || blocks == 0) fail("a launch of no blocks, or of blocks that no GPU has");
-  for (std::size_t at = 0; at < blocks; ++at) {
+  for (std::size_t turn = 0; turn < blocks; ++turn) {
+    const std::size_t at = last_block_first ? blocks - 1 - turn : turn;
     const dim3 place(static_cast<unsigned>(at % grid.x), static_cast<unsigned>(at / grid.x % grid.y),
                      static_cast<unsigned>(at / grid.x / grid.y));
     block b(n);

@@ -1,6 +1,7 @@
 // An operator on the model of a GPU and on single numbers: the same operands, equal results, equal bits in two runs, nothing
-// written beside the results, and the device's memory out of the host's reach but in kernels. With TIGON_TESTS_ON_GPU a GPU
-// takes the model's place (tools/gpu_check): the second run is then the replay of a graph that captured the call.
+// written beside the results, and the device's memory out of the host's reach but in kernels. The second run has the last block
+// first. With TIGON_TESTS_ON_GPU a GPU takes the model's place (tools/gpu_check): the second run is then the replay of a graph
+// that captured the call.
 #ifndef TIGON_TESTS_CUDA_PROBLEM_HPP
 #define TIGON_TESTS_CUDA_PROBLEM_HPP
 
@@ -189,13 +190,15 @@ class problem {
   }
 #else
   template <class Call>
-  static void on_device(const Call& call, bool) {
+  static void on_device(const Call& call, bool again) {
     workspace scratch(gpu::memory(nullptr));
     context ctx(serial(), scratch, gpu::queue(nullptr));
     cuda_model::before_kernel = [] { device_memory::instance().reachable(true); };
     cuda_model::after_kernel = [] { device_memory::instance().reachable(false); };
     device_memory::instance().reachable(false);
+    cuda_model::last_block_first = again;
     call.template operator()<cuda>(ctx);
+    cuda_model::last_block_first = false;
     cuda_model::before_kernel = cuda_model::after_kernel = nullptr;
     device_memory::instance().reachable(true);
   }

@@ -151,12 +151,18 @@ consteval std::uint64_t element_number() {
 /// How a gradient of a parameter is written: `overwrite` replaces what was there, `accumulate` adds to it.
 enum class gradient { overwrite, accumulate };
 
-/// Whether a backward pass makes gradients of parameters. Frozen parameters take less workspace: nothing is summed up
-/// for them.
-enum class parameters { trained, frozen };
+/// Whether a backward pass makes gradients of parameters.
+///   trained      gradients of any mode and layout
+///   frozen       none; takes less workspace, because nothing is summed up
+///   overwritten  gradients by gradient::overwrite in memory without gaps between rows that begins at a multiple of 16
+///                bytes: before they are written, their memory can hold sums, so that a call may take less workspace
+enum class parameters { trained, frozen, overwritten };
 constexpr TIGON_INLINE parameters trained_if(bool any_gradient) {
   return any_gradient ? parameters::trained : parameters::frozen;
 }
+namespace detail {
+constexpr TIGON_INLINE bool trains(parameters of) { return of != parameters::frozen; }
+}  // namespace detail
 
 }  // namespace tigon
 

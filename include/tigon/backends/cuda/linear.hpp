@@ -4,6 +4,7 @@
 #define TIGON_BACKENDS_CUDA_LINEAR_HPP
 
 #include <tigon/backends/cuda/gemm.hpp>
+#include <tigon/backends/cuda/halved_sums.hpp>
 // Behind it: it says how these are compiled.
 #include <tigon/gemm/chunk_sums.hpp>
 #include <tigon/losses/linear/chunked_linear.hpp>
@@ -63,16 +64,23 @@ class linear_chunks {
       : head_(head),
         out_(out),
         ctx_(ctx),
-        alone_(chunks <= 1 && out.mode == gradient::overwrite),
-        sums_(frame, head, out, chunks, out.dw.data != nullptr && !alone_, ctx) {
-    if (out.dw.data != nullptr) shared_x_ = frame.template take<X>(chunk * head.x.cols);
+        kept_(chunks <= 1 && out.mode == gradient::overwrite
+                  ? sums_kept::nowhere
+                  : kept(head.x.cols, head.w.rows, chunks, out.of_weights())),
+        sums_(frame, head, out, chunks, out.dw.data != nullptr && kept_ == sums_kept::in_workspace, ctx) {
+    if (out.dw.data == nullptr) return;
+    shared_x_ = {frame.template take<X>(chunk * head.x.cols), chunk * head.x.cols};
+    if constexpr (halves::exist)
+      if (kept_ == sums_kept::half_in_dw) halves_ = halves(frame, out.dw);
   }
   /// Bytes of all this, with a bias and without the logits.
   static std::size_t bytes(std::size_t hidden, std::size_t vocab, std::size_t chunk, std::size_t chunks,
                            parameters of) {
     const std::size_t product = workspace::bytes_for<std::byte>(workspace_bytes);
-    const bool trains = of == parameters::trained;
-    const std::size_t sums = layer_sums::bytes(hidden, vocab, chunks, trains);
+    const bool trains = tigon::detail::trains(of);
+    const sums_kept dw = kept(hidden, vocab, chunks, of);
+    const std::size_t sums = layer_sums::bytes(hidden, vocab, chunks, trains, dw == sums_kept::in_workspace) +
+                             (dw == sums_kept::half_in_dw ? halves::bytes(vocab, hidden) : 0);
     if (!trains) return sums + product;
     return sums + workspace::bytes_for<X>(chunk, hidden) +
            std::max(product, simd::most_partials_workspace<B, A>(chunk, vocab, 1));
@@ -88,17 +96,19 @@ class linear_chunks {
     const matrix_view<const D> of = d;
     const dim3 rows(blocks(d.rows)), threads(256);
     if (out_.dw.data != nullptr) {
-      const matrix_view<X> x(shared_x_, d.rows, head_.x.cols);
+      const matrix_view<X> x(shared_x_.data(), d.rows, head_.x.cols);
       const matrix_view<const X> from = head_.x.rows_from(begin, d.rows);
       if (head_.x.cols != 0) launch(ctx_, copy_rows_with_share<D, X>, rows, threads, of, from, x);
-      const auto add_share = [&](auto to, bool more) {
-        product(of, matrix_view<const X>(x), to, {}, {.beta = more ? 1.0 : 0.0, .a = transpose::yes});
+      const auto add_share = [&](matrix_view<const D> share, auto to, bool more) {
+        product(share, matrix_view<const X>(x), to, {}, {.beta = more ? 1.0 : 0.0, .a = transpose::yes});
       };
-      if (alone_) {
-        add_share(out_.dw, false);
-      } else {
+      if (kept_ == sums_kept::nowhere) {
+        add_share(of, out_.dw, false);
+      } else if (kept_ == sums_kept::in_workspace) {
         const auto [to, more] = sums_.dw.next(ctx_);
-        add_share(to, more);
+        add_share(of, to, more);
+      } else if constexpr (halves::exist) {
+        halves_.each([&](matrix_view<A> to, std::size_t row) { add_share(of.cols_from(row, to.rows), to, any_); });
       }
     }
     sums_.add_bias(of, ctx_);
@@ -110,10 +120,25 @@ class linear_chunks {
     any_ = true;
   }
   /// dw and dbias, after the last chunk. Without one they are zeros.
-  void finish() { sums_.finish(out_, any_, ctx_); }
+  void finish() {
+    if constexpr (halves::exist)
+      if (any_ && halves_)
+        halves_.finish({reinterpret_cast<G*>(shared_x_.data()), shared_x_.size_bytes() / sizeof(G)}, ctx_);
+    sums_.finish(out_, any_, ctx_);
+  }
 
  private:
+  using G = weight_gradient_t<T>;
   using layer_sums = tigon::detail::layer_sums<B, T>;
+  using halves = halved_sums<B, A, G>;
+  /// Where the sums of dw over chunks are: nowhere if one product makes dw and rounds it.
+  enum class sums_kept { nowhere, in_workspace, half_in_dw };
+  static constexpr sums_kept kept(std::size_t hidden, std::size_t vocab, std::size_t chunks, parameters of) {
+    if (of != parameters::overwritten) return sums_kept::in_workspace;
+    if (chunks <= 1) return sums_kept::nowhere;
+    const bool many = layer_sums::sums::many(workspace::product(vocab, hidden), chunks, false);
+    return halves::exist && !many ? sums_kept::half_in_dw : sums_kept::in_workspace;
+  }
 #if defined(TIGON_CUDA_MODEL)
   static constexpr std::size_t workspace_bytes = 0;
 #else
@@ -129,10 +154,11 @@ class linear_chunks {
   linear_layer<T> head_;
   linear_gradients<T> out_;
   context& ctx_;
-  bool alone_;  ///< dw is made by one product, which rounds it
+  sums_kept kept_;
   bool any_ = false;
   layer_sums sums_;
-  X* shared_x_ = nullptr;
+  halves halves_;
+  std::span<X> shared_x_;  ///< of a chunk
 };
 
 /// Of so many rows, which may be none.

@@ -168,11 +168,12 @@ class layer_sums {
     const auto [to, more] = dbias.next(ctx);
     sum_columns<R>(d, vector_view<A>{to.data, to.cols}, more ? gradient::accumulate : gradient::overwrite, ctx);
   }
-  /// Bytes that it takes for a bias, and for both gradients where they are trained.
-  static std::size_t bytes(std::size_t hidden, std::size_t vocab, std::size_t chunks, bool trains) {
-    if (!trains) return workspace::bytes_for<A>(vocab);
-    return workspace::bytes_for<A>(vocab) + sums::bytes(vocab, chunks, false) +
-           sums::bytes(workspace::product(vocab, hidden), chunks, wide);
+  /// Bytes that it takes for a bias, and where they are trained for dbias, and for dw if `sums_dw`.
+  static std::size_t bytes(std::size_t hidden, std::size_t vocab, std::size_t chunks, bool trains, bool sums_dw) {
+    const std::size_t bias = workspace::bytes_for<A>(vocab);
+    if (!trains) return bias;
+    return bias + sums::bytes(vocab, chunks, false) +
+           (sums_dw ? sums::bytes(workspace::product(vocab, hidden), chunks, wide) : 0);
   }
 };
 
@@ -249,12 +250,12 @@ std::size_t chunked_linear_workspace(std::size_t hidden, std::size_t vocab, std:
   using A = accumulator_t<T>;
   using X = input_t<T>;
   using W = weight_t<T>;
-  const bool trains = of == parameters::trained;
+  const bool trains = detail::trains(of);
   const std::size_t workers = ctx.executor().workers();
   const std::size_t inner = std::max({between, gemm_workspace<B, X, W, A>(chunk, vocab, hidden, workers),
                                       gemm_workspace<B, A, W, X>(chunk, hidden, vocab, workers),
                                       trains ? parameter_workspace<B, X>(chunk, hidden, vocab, workers) : 0});
-  return inner + layer_sums<row_backend<B>, T>::bytes(hidden, vocab, chunks, trains);
+  return inner + layer_sums<row_backend<B>, T>::bytes(hidden, vocab, chunks, trains, trains);
 }
 
 }  // namespace TIGON_ABI

@@ -5,6 +5,8 @@
 #include <tigon/core/arguments.hpp>
 #include <tigon/gemm/kernel.hpp>
 
+#include <cstdint>
+
 namespace tigon {
 
 inline namespace TIGON_ABI {
@@ -106,8 +108,15 @@ struct linear_gradients {
   matrix_view<weight_gradient_t<T>> dw{};   ///< [vocab, hidden]
   std::span<weight_gradient_t<T>> dbias{};  ///< [vocab]
   gradient mode = gradient::overwrite;      ///< of dw and dbias
-  constexpr bool any() const { return dx.data != nullptr || of_weights() == parameters::trained; }
-  constexpr parameters of_weights() const { return trained_if(dw.data != nullptr || dbias.data() != nullptr); }
+  bool any() const { return dx.data != nullptr || detail::trains(of_weights()); }
+  /// For the workspace of a call.
+  parameters of_weights() const {
+    if (dw.data == nullptr && dbias.data() == nullptr) return parameters::frozen;
+    const bool without_gaps = dw.rows <= 1 || dw.row_stride == dw.cols;
+    return mode == gradient::overwrite && without_gaps && reinterpret_cast<std::uintptr_t>(dw.data) % 16 == 0
+               ? parameters::overwritten
+               : parameters::trained;
+  }
 };
 template <class T>
 linear_gradients(matrix_view<T>, std::type_identity_t<matrix_view<T>> = {}, std::type_identity_t<std::span<T>> = {},

@@ -112,7 +112,7 @@ std::size_t tiled_linear_workspace(std::size_t hidden, std::size_t vocab, std::s
   using A = accumulator_t<T>;
   using X = input_t<T>;
   using W = weight_t<T>;
-  const bool trains = of == parameters::trained;
+  const bool trains = detail::trains(of);
   const std::size_t workers = ctx.executor().workers(), cols = B::chunk.cols;
   std::size_t inner = 0;
   // Narrower products may want more.

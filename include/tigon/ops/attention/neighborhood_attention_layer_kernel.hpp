@@ -141,7 +141,7 @@ struct kernel<op::neighborhood_attention_layer, backends::generic> {
                                         neighborhood_attention_layer_options opt, std::size_t workers, parameters of) {
     using R = row_backend<B>;
     const std::size_t wide = workspace::product(3, hidden);
-    const bool trains = of == parameters::trained;
+    const bool trains = detail::trains(of);
     const std::size_t sums =
         !trains
             ? 0

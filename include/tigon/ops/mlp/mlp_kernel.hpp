@@ -230,10 +230,10 @@ struct kernel<op::mlp, backends::generic> {
     }
     std::size_t bytes =
         std::max(blocks_bytes(tokens, n, hidden, wide ? 0 : 3), blocks_bytes(tokens, hidden, n, wide ? 0 : 1));
-    if (of == parameters::trained)
+    if (detail::trains(of))
       bytes = std::max({bytes, gemm_workspace<B, T, T, G>(hidden, n, tokens, workers),
                         gemm_workspace<B, T, T, G>(n, hidden, tokens, workers)});
-    if (of == parameters::trained && biases)
+    if (detail::trains(of) && biases)
       bytes = std::max(
           {bytes, simd::partials_workspace<R, A>(tokens, n, 1), simd::partials_workspace<R, A>(tokens, hidden, 1)});
     if (pass == mlp_pass::backward) return bytes;

@@ -210,7 +210,7 @@ struct kernel<op::moe, backends::generic> {
     using gradient_of = detail::moe_weight_gradient<B, T, G>;
     using bias_gradients = detail::expert_bias_gradients<row_backend<B>, A, G>;
     const std::size_t n = s.intermediate, h = s.hidden, pairs = workspace::product(s.tokens, s.choices);
-    const bool trains = of == parameters::trained && (pass == moe_pass::backward || pass == moe_pass::recompute);
+    const bool trains = detail::trains(of) && (pass == moe_pass::backward || pass == moe_pass::recompute);
     std::size_t products = 0;
     for (std::size_t m = 1; m <= most; ++m) {
       products = std::max(

@@ -1,0 +1,74 @@
+// Sums over chunks of rows for a gradient of 16 bits, half of which lie in the gradient's own memory.
+#ifndef TIGON_BACKENDS_CUDA_HALVED_SUMS_HPP
+#define TIGON_BACKENDS_CUDA_HALVED_SUMS_HPP
+
+#include <tigon/backends/cuda/rows.hpp>
+// Behind it: it says how these are compiled.
+#include <tigon/rows/matrices.hpp>
+
+#include <algorithm>
+
+namespace tigon::gpu {
+inline namespace TIGON_ABI {
+
+/// Sums in A, which has twice the bytes of G, for a gradient without gaps that is overwritten. The sums of its first rows fill the
+/// memory of the whole gradient until finish() rounds them; those of the other rows take the workspace.
+template <class B, class A, element G>
+class halved_sums {
+ public:
+  /// Whether there can be such sums for a gradient of G.
+  static constexpr bool exist = sizeof(A) == 2 * sizeof(G);
+  /// Bytes that they take.
+  static constexpr std::size_t bytes(std::size_t rows, std::size_t cols) {
+    return workspace::bytes_for<A>(rows - in_place(rows), cols);
+  }
+
+  halved_sums() = default;
+  halved_sums(workspace::frame& frame, matrix_view<G> to)
+      : to_(to),
+        first_(reinterpret_cast<A*>(to.data), in_place(to.rows), to.cols),
+        other_(frame.template take<A>((to.rows - in_place(to.rows)) * to.cols), to.rows - in_place(to.rows), to.cols) {}
+  explicit operator bool() const { return to_.data != nullptr; }
+
+  /// f(sums, row) for both parts: sums of the gradient's rows from `row` on.
+  template <class F>
+  void each(F f) const {
+    if (first_.rows != 0) f(first_, std::size_t{0});
+    f(other_, first_.rows);
+  }
+
+  /// The gradient. `scratch` has memory for at least one element.
+  void finish(std::span<G> scratch, context& ctx) const {
+    const std::size_t n = first_.rows * first_.cols;
+    // An element of the gradient has half the offset of its sum: the first ones would be written over sums that are to be read.
+    std::size_t done = std::min(n, scratch.size());
+    round(first_.data, scratch.data(), done, ctx);
+    if (done != 0) tigon::detail::convert_matrix<B>(row_of<const G>(scratch.data(), done), row_of(to_.data, done), ctx);
+    while (done < n) {
+      const std::size_t some = std::min(done, n - done);
+      round(first_.data + done, to_.data + done, some, ctx);
+      done += some;
+    }
+    round(other_.data, to_.data + n, other_.rows * other_.cols, ctx);
+  }
+
+ private:
+  /// Of so many rows those whose sums lie in the gradient; a multiple of 64, so that products begin at whole lines.
+  static constexpr std::size_t in_place(std::size_t rows) { return rows / 128 * 64; }
+
+  template <class T>
+  static matrix_view<T> row_of(T* data, std::size_t n) {
+    return {data, 1, n};
+  }
+  static void round(const A* from, G* to, std::size_t n, context& ctx) {
+    if (n != 0) tigon::detail::round_sums<B, A, G, A>(row_of(to, n), row_of(from, n), false, ctx);
+  }
+
+  matrix_view<G> to_;
+  matrix_view<A> first_, other_;
+};
+
+}  // namespace TIGON_ABI
+}  // namespace tigon::gpu
+
+#endif  // TIGON_BACKENDS_CUDA_HALVED_SUMS_HPP
