@@ -69,11 +69,20 @@ class arena {
   tigon::matrix_view<T> matrix(std::size_t rows, std::size_t cols) {
     return {take<T>(rows * cols), rows, cols};
   }
+  /// From byte `at` on, whether that is taken or not: for numbers that come when others are no longer needed.
+  template <class T>
+  T* take_at(std::size_t at, std::size_t count) {
+    const std::size_t used = std::exchange(used_, at);
+    T* const first = take<T>(count);
+    used_ = std::max(used_, used);
+    return first;
+  }
   /// Allocates what has been taken and starts again from the front.
   void allocate() {
     example::allocate(block_, used_);
     used_ = 0;
   }
+  /// Taken so far.
   std::size_t bytes() const { return used_; }
 
  private:

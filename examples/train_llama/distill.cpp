@@ -71,7 +71,6 @@ class student {
         text_(text),
         ctx_(executor, workspace_),
         weights_(initial_weights(layout, o_.seed)),
-        gradient_(layout.total),
         optimizer_(layout.total, layout.groups(), optimizer_options(o_)),
         batches_(o_.seed + 1),
         model_(config, layout, o_.seq_len, o_.batch, ctx_) {}
@@ -89,9 +88,9 @@ class student {
       ids_.insert(ids_.end(), window.begin(), window.end());
     }
     const double divergence =
-        model_.learn({weights_, weights_}, gradient_, ids_, teacher.teach({by.weights, by.weights}, ids_),
+        model_.learn({weights_, weights_}, model_.gradient(), ids_, teacher.teach({by.weights, by.weights}, ids_),
                      {.beta = d_.beta, .temperature = d_.softmax_temperature});
-    optimizer_.step(weights_, gradient_, rate(), ctx_);
+    optimizer_.step(weights_, model_.gradient(), rate(), ctx_);
     ++step_;
     return divergence;
   }
@@ -123,7 +122,7 @@ class student {
   corpus text_;
   tigon::workspace workspace_;
   tigon::context ctx_;
-  std::vector<float> weights_, gradient_;
+  std::vector<float> weights_;
   optimizer optimizer_;
   rng batches_;
   distilled_model model_;

@@ -16,7 +16,8 @@
 
 namespace example {
 
-/// A Llama by tigon's fused operators, forward and backward by hand. All activations lie in one arena. A layer keeps
+/// A Llama by tigon's fused operators, forward and backward by hand. All activations lie in one arena, and so do the
+/// gradients: those of a layer where activations of later layers were, which backward has done with. A layer keeps
 /// what it read, what attention read and wrote, and gate and up; the residual stream between attention and MLP, the
 /// norms' outputs and the gated product are made again in backward: the first takes a product of hidden x hidden weights,
 /// the others a pass. With experts, a layer keeps gate and up of every choice, and the choices. T is the type of weights and
@@ -46,6 +47,10 @@ class llama_model {
     head_loss(y, targets);
     return last_loss();
   }
+
+  /// Memory for the gradient of every parameter, as the layout has it. Activations share it: what step() writes there is lost
+  /// with the next call of the model.
+  std::span<S> gradient() const { return memory_of_gradient_; }
 
   /// The same, and the gradient of every parameter.
   double step(weight_views<T, S> weights, std::span<S> gradient, std::span<const std::int32_t> ids,
@@ -91,8 +96,10 @@ class llama_model {
   }
   void uncache() { cached_.clear(); }
 
-  /// Most bytes of activations, temporaries and workspace so far.
-  std::size_t peak_bytes() const { return arena_.bytes() + ctx_.workspace().high_water(); }
+  /// Most bytes of activations, temporaries and workspace so far, beyond those of a gradient.
+  std::size_t peak_bytes() const {
+    return arena_.bytes() - memory_of_gradient_.size_bytes() + ctx_.workspace().high_water();
+  }
 
  protected:
   /// Which experts a token chose, and with which weights.
@@ -117,7 +124,10 @@ class llama_model {
 
   void lay_out(std::size_t tokens) {
     layers_.resize(c_.layers);
-    for (layer_saved& s : layers_) {
+    // Where the gradient begins, so that no layer's part touches what that layer or an earlier one keeps.
+    std::size_t gradient = 0;
+    for (std::size_t l = 0; l < c_.layers; ++l) {
+      layer_saved& s = layers_[l];
       s.stream = arena_.matrix<T>(tokens, c_.hidden);
       s.rstd1 = arena_.take<float>(tokens);
       s.qkv = arena_.matrix<T>(tokens, c_.qkv());
@@ -125,7 +135,10 @@ class llama_model {
       s.lse = arena_.take<float>(tokens * c_.heads);
       s.gate_up = arena_.matrix<T>(tokens * c_.mlps_of_token(), 2 * c_.intermediate);
       if (c_.experts != 0) s.routes = make_routes(tokens);
+      const std::size_t before = layout_.tensors[layout_.layers[l].attention_norm].offset * sizeof(S);
+      gradient = std::max(gradient, arena_.bytes() - std::min(arena_.bytes(), before));
     }
+    memory_of_gradient_ = {arena_.take_at<S>(gradient, layout_.total), layout_.total};
     if (c_.experts != 0) droutes_ = make_routes(tokens);
     middle_ = arena_.matrix<T>(tokens, c_.hidden);
     middle_rstd_ = arena_.take<float>(tokens);
@@ -273,39 +286,7 @@ class llama_model {
   /// The head and the loss; with `dy` that has memory also their gradients.
   void head_loss(matrix<T> y, std::span<const std::int32_t> targets, matrix<T> dy = {}) {
     const matrix<S> dw = dy.data == nullptr ? matrix<S>{} : grad(layout_.head);
-    const auto of = [&](operators<T, S>& by) {
-      by.head_loss({y, weight(layout_.head)}, targets_.of(targets), loss_, dy, dw);
-    };
-    if constexpr (!on_host)
-      if (dw.data != nullptr) {
-        // The layers' gradients come later: until then their memory is scratch, for more rows of logits than the default's.
-        tigon::workspace scratch(std::as_writable_bytes(layers_gradient()));
-        tigon::context own(ctx_.executor(), scratch, kernel_queue());
-        own.logit_rows(rows_of_logits(y.rows, scratch.capacity()));
-        if (own.logit_rows() != 0) {
-          operators<T, S> by(own, profile_);
-          return of(by);
-        }
-      }
-    of(do_);
-  }
-  /// The gradients of the tensors of all layers.
-  std::span<S> layers_gradient() const {
-    const std::size_t begin = layout_.tensors[layout_.layers[0].attention_norm].offset;
-    return gradient_.subspan(begin, layout_.tensors[layout_.final_norm].offset - begin);
-  }
-  /// For which head_loss() takes at most `bytes`; 0: for none.
-  std::size_t rows_of_logits(std::size_t rows, std::size_t bytes) const {
-    tigon::workspace none;
-    tigon::context asked(ctx_.executor(), none);
-    using types = typename operators<T, S>::head_types;
-    for (std::size_t n = 2048; n != 0; n -= 512) {
-      asked.logit_rows(n);
-      if (tigon::fused_linear_cross_entropy_workspace<typename operators<T, S>::head_backend, types>(
-              rows, c_.hidden, c_.vocab, asked) <= bytes)
-        return n;
-    }
-    return 0;
+    do_.head_loss({y, weight(layout_.head)}, targets_.of(targets), loss_, dy, dw);
   }
   /// What the last head_loss() made.
   double last_loss() const { return static_cast<double>(copy_of(std::span<const float>(loss_, 1))[0]); }
@@ -375,7 +356,7 @@ class llama_model {
   float *middle_rstd_ = nullptr, *last_rstd_ = nullptr, *loss_ = nullptr;
   list_for_kernels<std::int32_t> ids_, targets_;
   weight_views<T, S> weights_;
-  std::span<S> gradient_;
+  std::span<S> gradient_, memory_of_gradient_;
 };
 
 /// With a state in f32, whatever T is.

@@ -39,7 +39,7 @@ struct parameter_tensor {
 };
 
 /// All parameters in one flat array, so that the optimizer, the checkpoint and the conversion to bf16 see a
-/// single stretch. Matrices are [out, in]; projections of one input lie under one another: q, k and v in `qkv`,
+/// single stretch. The tensors of layers come first, in the order of layers. Matrices are [out, in]; projections of one input lie under one another: q, k and v in `qkv`,
 /// gate and up in `gate_up`. The experts of a layer lie under one another in `gate_up` and in `down`.
 struct parameter_layout {
   struct layer {
@@ -66,6 +66,9 @@ struct parameter_layout {
     }
     final_norm = add("final_norm", 1, c.hidden);
     head = c.tied ? embedding : add("head", c.vocab, c.hidden);
+    for (std::size_t i = layers.front().attention_norm; i < final_norm; ++i) place(tensors[i]);
+    place(tensors[embedding]), place(tensors[final_norm]);
+    if (!tied()) place(tensors[head]);
   }
 
   bool tied() const { return head == embedding; }
@@ -84,10 +87,13 @@ struct parameter_layout {
 
  private:
   std::size_t add(std::string name, std::size_t rows, std::size_t cols) {
-    tensors.push_back({std::move(name), total, rows, cols});
-    // Each tensor begins on a cache line, in f32 and in bf16.
-    total += (rows * cols + 31) / 32 * 32;
+    tensors.push_back({std::move(name), 0, rows, cols});
     return tensors.size() - 1;
+  }
+  void place(parameter_tensor& t) {
+    t.offset = total;
+    // Each tensor begins on a cache line, in f32 and in bf16.
+    total += (t.size() + 31) / 32 * 32;
   }
 };
 

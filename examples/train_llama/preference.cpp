@@ -72,7 +72,6 @@ class learner {
         o_(p.run),
         ctx_(executor, workspace_),
         weights_(std::move(weights)),
-        gradient_(layout.total),
         optimizer_(layout.total, layout.groups(), optimizer_options(o_)),
         // Other streams than train_llama's.
         batches_(o_.seed + 3),
@@ -91,11 +90,12 @@ class learner {
     for (std::size_t& i : which) i = batches_.below(p_.pairs);
     const std::vector<float> reference = reference_of(train_, which);
     std::vector<float> logps(2 * which.size());
-    const double loss = model_.learn({weights_, weights_}, gradient_, train_.pairs.batch(which), reference, logps);
+    const double loss =
+        model_.learn({weights_, weights_}, model_.gradient(), train_.pairs.batch(which), reference, logps);
     scores = scores_of(logps, reference);
     const float rate =
         cosine_rate(step_, o_.steps, o_.warmup, static_cast<float>(o_.lr), static_cast<float>(o_.min_lr));
-    optimizer_.step(weights_, gradient_, rate, ctx_);
+    optimizer_.step(weights_, model_.gradient(), rate, ctx_);
     ++step_;
     return loss;
   }
@@ -151,7 +151,7 @@ class learner {
   const run_options& o_;
   tigon::workspace workspace_;
   tigon::context ctx_;
-  std::vector<float> weights_, gradient_;
+  std::vector<float> weights_;
   optimizer optimizer_;
   rng batches_;
   preference_model model_;

@@ -46,15 +46,18 @@ class trainer {
         workspace_(kernel_workspace()),
         ctx_(executor, workspace_, kernel_queue()),
         master_(floats_for_kernels<S>(initial_weights(layout, options.seed))),
-        gradient_(layout.total),
         optimizer_(layout.total, layout.groups(), optimizer_options(options)),
         // Another stream than the weights'.
         batches_(options.seed + 1),
         profile_(timed),
         model_(config, layout, options.seq_len, windows_, ctx_, timed) {
-    if (windows_ != options.batch) {
-      micro_gradient_ = kernel_vector<S>(layout.total);
-      gathered_.resize(comm.size() * gathered_block);
+    const bool sums = windows_ != options.batch;
+    if (sums) gathered_.resize(comm.size() * gathered_block), sum_ = kernel_vector<S>(layout.total);
+    if constexpr (requires { model_.gradient(); }) {
+      gradient_ = model_.gradient();
+    } else {
+      memory_ = kernel_vector<S>(layout.total);
+      gradient_ = memory_;
     }
     if constexpr (!std::same_as<T, S>) rounded_ = kernel_vector<T>(layout.total);
     round_weights();
@@ -101,21 +104,20 @@ class trainer {
       windows(0);
       loss = model_.step(weights(), gradient_, ids_, targets_);
     } else if constexpr (on_host) {
-      std::ranges::fill(gradient_, 0.0f);
+      std::ranges::fill(sum_, 0.0f);
       for (std::size_t first = 0; first < o_.batch; first += windows_ * comm_.size()) {
         windows(first + windows_ * comm_.rank());
-        loss = add_of_ranks(loss, model_.step(weights(), micro_gradient_, ids_, targets_));
-        tigon::comm::reduce_in_rank_order<float>(comm_, micro_gradient_, std::span(gradient_), gathered_,
-                                                 std::plus<>());
+        loss = add_of_ranks(loss, model_.step(weights(), gradient_, ids_, targets_));
+        tigon::comm::reduce_in_rank_order<float>(comm_, gradient_, std::span(sum_), gathered_, std::plus<>());
       }
       const std::size_t passes = o_.batch / windows_;
       loss /= static_cast<double>(passes);
-      for (float& g : gradient_) g /= static_cast<float>(passes);
+      for (float& g : sum_) g /= static_cast<float>(passes);
     }
     {
       const auto of_optimizer = profile::part(profile_, "optimizer");
       const auto of_adamw = profile::call(profile_, "adamw", adamw_work());
-      optimizer_.step(master_, gradient_, rate(), ctx_, std::span(rounded_));
+      optimizer_.step(master_, windows_ == o_.batch ? gradient_ : std::span(sum_), rate(), ctx_, std::span(rounded_));
     }
     ctx_.wait();
     ++step_;
@@ -227,7 +229,10 @@ class trainer {
   std::size_t windows_;  ///< of a micro-batch
   tigon::workspace workspace_;
   tigon::context ctx_;
-  kernel_vector<S> master_, gradient_, micro_gradient_;
+  kernel_vector<S> master_;
+  kernel_vector<S> memory_;  ///< of gradient_ where the model has none for it
+  kernel_vector<S> sum_;     ///< of the gradients of micro-batches, where there are several
+  std::span<S> gradient_;    ///< of a micro-batch
   std::vector<float> gathered_;
   kernel_vector<T> rounded_;
   optimizer_in<S> optimizer_;
