@@ -34,10 +34,10 @@ struct gemm_extents {
 /// Shapes     c, dc [m, n]; op(a) [m, k], so a is [m, k], or [k, m] with transpose::yes; op(b) [k, n]; bias [n] or
 ///            `absent`. Any extent may be 0: with k = 0 the sum is 0. Row strides everywhere.
 /// Types      a, b, c, bias each one of f32, bf16, f16; or all f64.
-/// Precision  sums in f32 (f64 for f64), one rounding at the store, also where c has 16 bits. On `avx512_bf16`, `arm_bf16`,
-///            `amx` and `onednn` the product of two bf16 matrices reads and sums subnormal numbers as zero. So does `amx`
-///            where a is f32 and b bf16: there a number of a is the exact sum of three bf16 numbers, of which digits
-///            below 2^-125 are lost, as those of its products with b are.
+/// Precision  sums in f32 (f64 for f64), one rounding at the store, also where c has 16 bits. On `avx512_bf16`,
+///            `arm_bf16`, `amx` and `onednn` the product of two bf16 matrices reads and sums subnormal numbers as zero.
+///            So does `amx` where a is f32 and b bf16: there a number of a is the exact sum of three bf16 numbers, of
+///            which digits below 2^-125 are lost, as those of its products with b are.
 /// Writes     c; with beta = 0 it is not read, so that NaN in fresh memory does no harm. Backward writes da and db,
 ///            or adds to them with gradient::accumulate; either may be `absent`.
 /// Aliasing   c shares no element with a, b, a packed b or bias; da and db share none with any argument. Any layout.
@@ -50,9 +50,9 @@ struct gemm_extents {
 /// Throws     tigon::error: shape, stride, alias, argument (alpha or beta outside option_range), state (b packed for
 ///            another kernel; on `amx`, no tile registers), workspace; before the first write.
 /// Max error  eps * (4 + sqrt(k)) * (|alpha| * |op(a)| |op(b)| + |beta c| + |bias|) elementwise, plus half a unit of
-///            c's type; eps = 2^-24, 2^-53 in f64 (tests/gemm/gemm_test.cpp). For any k, where roundings are independent
-///            and where all terms of a sum are alike; on `onednn` a product of two bf16 matrices takes them to be
-///            independent. Whatever the terms: eps * (4 + min(k, 704)), as no more roundings follow each other.
+///            c's type; eps = 2^-24, 2^-53 in f64 (tests/gemm/gemm_test.cpp). For any k, where roundings are
+///            independent and where all terms of a sum are alike; on `onednn` a product of two bf16 matrices takes them
+///            to be independent. Whatever the terms: eps * (4 + min(k, 704)), as no more roundings follow each other.
 ///
 /// ```cpp
 /// std::vector<float> x(4 * 16, 0.5f), w(8 * 16, 2), y(4 * 8), dx(x.size()), dw(w.size());
@@ -104,8 +104,8 @@ struct gemm_operand {
   const std::byte* packed = nullptr;
 };
 
-/// How a kernel cuts a product for many workers, for whoever wants to see it (tigon_info --plans). A kernel says so by a
-/// function
+/// How a kernel cuts a product for many workers, for whoever wants to see it (tigon_info --plans). A kernel says so by
+/// a function
 ///   template <backend B, element TA, element TB, element TC>
 ///   static constexpr gemm_cut cut_of(std::size_t m, std::size_t n, std::size_t k);
 struct gemm_cut {

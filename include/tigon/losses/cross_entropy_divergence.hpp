@@ -7,14 +7,15 @@
 
 namespace tigon {
 
-/// Cross entropy with labels and the distance from a teacher's distribution P, of the same logits z, which are read once.
-/// With Q = softmax(z / temperature):
+/// Cross entropy with labels and the distance from a teacher's distribution P, of the same logits z, which are read
+/// once. With Q = softmax(z / temperature):
 ///
 ///   ce         as cross_entropy: smoothed, with class weights and z-loss
 ///   divergence c sum_i tvd(Q_i, P_i), or c sum_i jsd(Q_i, P_i)              as tvd and jsd have them
 ///   loss       = weight_ce ce + weight_divergence divergence
 ///   dlogits    = upstream dloss / dz
-///   tvd(Q, P)  = 1/2 sum_j |Q_j - P_j|,   d tvd / dz_j = Q_j / (2 temperature) (sign(Q_j - P_j) - sum_k Q_k sign(Q_k - P_k))
+///   tvd(Q, P)  = 1/2 sum_j |Q_j - P_j|
+///              d tvd / dz_j = Q_j / (2 temperature) (sign(Q_j - P_j) - sum_k Q_k sign(Q_k - P_k))
 ///   jsd(Q, P)  = beta KL(P || M) + (1 - beta) KL(Q || M),   M = beta P + (1 - beta) Q
 ///              beta = 0: KL(P || Q),   beta = 1: KL(Q || P)
 ///   c = 1 / n (mean), 1 (sum, none)                n = number of rows whose target is not ignore_index, or denominator
@@ -35,9 +36,9 @@ namespace tigon {
 /// Edges      of ce as cross_entropy, of the divergence as tvd and jsd: no kept row: zeros. NaN or +inf in a row of
 ///            logits, or logits of -inf alone: that row is NaN. -inf is a probability of 0; there, KL(P || Q) is inf
 ///            where P is not 0. A gradient below the smallest normal f32 (f64) is written as 0.
-/// Max error  each loss 1e-6 of |reference| + its root mean square where sums are f32; dlogits f32 2e-6, bf16 4e-3 of the
-///            same (tests/losses/cross_entropy_divergence_test.cpp). Where the terms of jsd's gradient cancel, dlogits' is of
-///            Q_j (|log Q_j| + |log P_j|) / temperature, with its weights, too (tests/fuzz/losses.cpp).
+/// Max error  each loss 1e-6 of |reference| + its root mean square where sums are f32; dlogits f32 2e-6, bf16 4e-3 of
+///            the same (tests/losses/cross_entropy_divergence_test.cpp). Where the terms of jsd's gradient cancel,
+///            dlogits' is of Q_j (|log Q_j| + |log P_j|) / temperature, with its weights, too (tests/fuzz/losses.cpp).
 ///
 /// ```cpp
 /// std::vector<float> logits(4 * 100, 0.5f), teacher(logits), dlogits(logits), loss(1);
@@ -160,8 +161,8 @@ void run_cross_entropy_divergence(const cross_entropy_divergence_arguments<T>& o
 }  // namespace TIGON_ABI
 }  // namespace detail
 
-/// Both losses, their weighted sum and its gradient, with the total variation distance from the teacher's probabilities.
-/// See cross_entropy_divergence_options for the contract.
+/// Both losses, their weighted sum and its gradient, with the total variation distance from the teacher's
+/// probabilities. See cross_entropy_divergence_options for the contract.
 template <class B = default_backend, class T, class Target, parameter Weight = absent_t>
 void cross_entropy_tvd_forward(in_matrix<T> logits, const Target& target, in_matrix<T> teacher_probs,
                                std::type_identity_t<cross_entropy_divergence_losses<accumulator_t<T>>> losses,

@@ -31,15 +31,16 @@ namespace tigon {
 ///            the same bits of dw and dbias where the rows that count are the same and in the same order, wherever the
 ///            ignored ones are.
 /// Aliasing   no output shares an element with another argument; any layout.
-/// Memory     chunk * vocab logits in f32, by default at most 64 MiB, or 128 MiB where 256 rows, on `amx` 1024,
-///            take more (B::chunk, context::logit_rows); for 16-bit w also an f32 dw. With chunk_tuning::stream only rows
-///            * cols logits, and for 16-bit w an f32 dx and cols rows of an f32 dw, for a fourth product: the logits are
-///            made twice. More than 64 chunks (4096 where dw is large and has 16 bits) take two more f32 sums for dw, and
-///            more than 64 tiles of columns two for dx, so that errors do not grow with their number. Rows that count
-///            among ignored ones are copied to where their dx will be; without dx to the workspace, in chunks so much
-///            smaller that they fit beside the logits, but of at least 64 rows. See fused_linear_cross_entropy_workspace. w may come packed (linear_layer); tiles and calls of few rows do not use it.
-///            A call of at most 8 rows of f32 has rows * vocab logits in f64 instead, in any tuning, rows * hidden numbers
-///            of x and up to 16 times as many for dx.
+/// Memory     logits: chunk * vocab in f32, by default at most 64 MiB, or 128 MiB where 256 rows (on `amx` 1024) take
+///            more (B::chunk, context::logit_rows); for 16-bit w also an f32 dw. With chunk_tuning::stream rows * cols
+///            logits, and for 16-bit w an f32 dx and cols rows of an f32 dw; the logits are then made twice, which is a
+///            fourth product. More than 64 chunks (4096 where dw is large and has 16 bits) take two more f32 sums for
+///            dw, and more than 64 tiles of columns two for dx, so that errors do not grow with their number. Where
+///            some rows are ignored, x of the others is copied to where their dx will be; without dx it is copied to
+///            the workspace, and chunks are smaller, so that it fits beside the logits, but of at least 64 rows. See
+///            fused_linear_cross_entropy_workspace. w may come packed (linear_layer); tiles and calls of few rows do
+///            not use it. A call of at most 8 rows of f32 has rows * vocab logits in f64 instead, in any tuning,
+///            rows * hidden numbers of x and up to 16 times as many for dx.
 /// Throws     tigon::error as cross_entropy; before the first write.
 /// Edges      as cross_entropy.
 /// Max error  loss 4e-7 of |reference| + its root mean square, in bf16 too, or where that is more, of what the loss

@@ -36,15 +36,17 @@ namespace tigon {
 ///            with dx or both without, have the same bits of the losses, dw and dbias where the rows that count are the
 ///            same and in the same order, wherever the ignored ones are.
 /// Aliasing   no output shares an element with another argument; any layout.
-/// Memory     2 * chunk * teacher_vocab logits in f32, and with a softcap chunk * vocab numbers more, by default at most
-///            64 MiB (B::chunk); for 16-bit w also an f32 dw; see fused_linear_distillation_workspace. Both w may come
-///            packed (linear_layer). A call of at most 8 rows in f32 has these numbers in f64, of all rows at a time.
+/// Memory     2 * chunk * teacher_vocab logits in f32, and with a softcap chunk * vocab numbers more, by default at
+///            most 64 MiB (B::chunk); for 16-bit w also an f32 dw; see fused_linear_distillation_workspace. Both w may
+///            come packed (linear_layer). A call of at most 8 rows in f32 has these numbers in f64, of all rows at a
+///            time.
 /// Throws     tigon::error: shape, stride, alias, argument (a number outside option_range), workspace, and index (in
 ///            every build) for a target outside [0, vocab) that is not ignore_index; before the first write.
 /// Edges      no kept row: zeros. NaN or +inf in a row of logits: NaN. -inf at the target: hard inf, finite D. A D
 ///            below the smallest normal f32 (f64) is taken as 0.
 /// Max error  losses 3e-6 of |reference|, in bf16 too; gradients f32 2e-5, bf16 8e-3 of |reference| + its root mean
-///            square; of at most 8 rows of f32 loss and gradients within 2.4e-7 of their L2 norms (tests/losses/fused_linear_distillation_test.cpp).
+///            square; of at most 8 rows of f32 loss and gradients within 2.4e-7 of their L2 norms
+///            (tests/losses/fused_linear_distillation_test.cpp).
 ///
 /// ```cpp
 /// std::vector<float> x(4 * 16, 0.5f), w(100 * 16, 0.1f), dx(x), dw(w), loss(1);

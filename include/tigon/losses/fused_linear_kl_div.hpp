@@ -7,8 +7,8 @@
 
 namespace tigon {
 
-/// kl_div of a teacher's probabilities that were made before, P = teacher or exp(teacher) with log_target, from those of
-/// a linear layer, a chunk of rows at a time. With s = (x w^T + bias) / temperature, y = log softmax(s), Q = exp(y):
+/// kl_div of a teacher's probabilities that were made before, P = teacher or exp(teacher) with log_target, from those
+/// of a linear layer, a chunk of rows at a time. With s = (x w^T + bias) / temperature, y = log softmax(s), Q = exp(y):
 ///
 ///   loss_ij = P (log max(P, eps) - y),   loss = c sum loss_ij
 ///   D_j     = c / temperature (Q_j sum_k g P_k - g P_j)        g: upstream of the loss, or of each element
@@ -35,13 +35,13 @@ namespace tigon {
 ///            count are the same and in the same order, wherever the ignored ones are.
 /// Aliasing   no output shares an element with another argument; any layout.
 /// Memory     chunk * vocab logits in f32, by default at most 64 MiB (B::chunk), D over them; for 16-bit w also an f32
-///            dw; see fused_linear_kl_div_workspace. w may come packed (linear_layer). A call of at most 8 rows in f32 has
-///            these numbers in f64, of all rows at a time.
+///            dw; see fused_linear_kl_div_workspace. w may come packed (linear_layer). A call of at most 8 rows in f32
+///            has these numbers in f64, of all rows at a time.
 /// Threads    the same bits for any number of them.
 /// Throws     tigon::error: shape, stride, alias, argument (a number outside option_range), workspace; before the first
 ///            write.
-/// Edges      no kept row: loss 0, gradients 0. P = 0 adds 0, also where a logit is -inf; P > 0 there makes the loss inf
-///            and leaves D finite. NaN or +inf in a row of logits: that row is NaN. P < 0 or NaN: the loss is NaN.
+/// Edges      no kept row: loss 0, gradients 0. P = 0 adds 0, also where a logit is -inf; P > 0 there makes the loss
+///            inf and leaves D finite. NaN or +inf in a row of logits: that row is NaN. P < 0 or NaN: the loss is NaN.
 ///            exp(teacher) below the smallest normal f32 (f64) counts as 0. A D below that number is taken as 0.
 /// Max error  loss 4e-7 of sum P (|log P| + |y|), c times that over all elements, where sums are f32, in bf16 too; with
 ///            reduction none 1e-6, and gradients f32 1e-5, bf16 8e-3, of |reference| + its root mean square;
@@ -165,8 +165,8 @@ void fused_linear_kl_div_forward(const linear_layer<T>& layer, in_matrix<input_t
                                   labels, opt, ctx);
 }
 
-/// dx, dw and dbias for an upstream gradient of the loss, or of each element with reduction none; the logits are computed
-/// again.
+/// dx, dw and dbias for an upstream gradient of the loss, or of each element with reduction none; the logits are
+/// computed again.
 template <class B = default_backend, class T, class Labels = absent_t>
 void fused_linear_kl_div_backward(const linear_layer<T>& layer, in_matrix<input_t<T>> teacher, const Labels& labels,
                                   std::type_identity_t<loss_elements<const accumulator_t<T>>> upstream,

@@ -21,7 +21,8 @@ namespace tigon {
 ///            f64); target std::int32_t or std::int64_t. With linear_types x and dx have one type, w and bias one,
 ///            their gradients one (f64 is refused), and each output has the error of its own type.
 /// Precision  logits, D and the sums of dw and db over all chunks in f32 (f64 for f64); one rounding at each output.
-///            A call of at most 8 rows in f32 is f64 throughout (docs/formulas/fused_linear_cross_entropy.md, few rows).
+///            A call of at most 8 rows in f32 is f64 throughout (docs/formulas/fused_linear_cross_entropy.md, few
+///            rows).
 /// Options    backward takes those of forward.
 /// Writes     the results that have memory, dx, dw, dbias; a gradient without memory is not computed. dw and dbias are
 ///            added to with gradient::accumulate.
@@ -36,8 +37,8 @@ namespace tigon {
 ///            rows in f32 has rows * vocab logits in f64.
 /// Throws     tigon::error: shape, stride, alias, argument, workspace, and index (in every build) for a target outside
 ///            [0, vocab) that is not ignore_index; before the first write.
-/// Edges      vocab = 1: zeros. NaN or +inf in a row of logits: that row is NaN. -inf at the target: nll inf, finite D. A D below
-///            the smallest normal f32 (f64) is taken as 0.
+/// Edges      vocab = 1: zeros. NaN or +inf in a row of logits: that row is NaN. -inf at the target: nll inf, finite D.
+///            A D below the smallest normal f32 (f64) is taken as 0.
 /// Max error  results 2e-6 of |reference| + their root mean square, in bf16 too; gradients f32 2e-5, bf16 8e-3;
 ///            of at most 8 rows of f32 results and gradients within 2.4e-7 of their L2 norms
 ///            (tests/losses/fused_linear_scaled_cross_entropy_test.cpp).

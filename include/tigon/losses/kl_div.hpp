@@ -29,9 +29,9 @@ namespace tigon {
 ///            gradient finite. NaN in y or P < 0: the loss of the element; NaN in teacher: its gradient too.
 ///            exp(teacher) below the smallest normal f32 (f64) counts as 0. dteacher is 0 where P is, though its limit
 ///            without log_target is -inf (with eps it is log eps - y, unless y is -inf); inf where P > 0 alone.
-/// Max error  loss 1e-6 of c P (|log P| + |y|), whose two terms cancel where log P is near y, summed over all elements or,
-///            with reduction none, of one, where sums are f32; dstudent f32 8e-7, bf16 4e-3, of |reference| + its root
-///            mean square (tests/losses/kl_div_test.cpp).
+/// Max error  loss 1e-6 of c P (|log P| + |y|), whose two terms cancel where log P is near y, summed over all elements
+///            or, with reduction none, of one, where sums are f32; dstudent f32 8e-7, bf16 4e-3, of |reference| + its
+///            root mean square (tests/losses/kl_div_test.cpp).
 ///            dteacher the same of the sum of its terms' absolute values, which cancel at log P near y - 1:
 ///            c |g| (|log max(P, eps) - y| + 1), c |g| P (|teacher - y| + 1) with log_target (tests/fuzz/losses.cpp).
 ///

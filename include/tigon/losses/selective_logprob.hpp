@@ -27,8 +27,8 @@ namespace tigon {
 /// Aliasing   no output shares an element with another argument; any layout.
 /// Memory     chunk * vocab logits in f32, by default at most 64 MiB (B::chunk, context::logit_rows), and chunk rows of
 ///            x and dx; for 16-bit w also an f32 dw. With chunk_tuning::stream only rows * cols logits, rows of x, for
-///            16-bit x an f32 dx and for 16-bit w cols rows of an f32 dw; more than 64 tiles of columns take two more f32 dx. See
-///            selective_logprob_workspace. w may come packed (linear_layer); tiles do not use it.
+///            16-bit x an f32 dx and for 16-bit w cols rows of an f32 dw; more than 64 tiles of columns take two more
+///            f32 dx. See selective_logprob_workspace. w may come packed (linear_layer); tiles do not use it.
 /// Throws     tigon::error: shape, stride, alias, argument (a temperature that is not above 0, or outside
 ///            option_range), workspace, and in every build index for a target outside [0, vocab) that is not
 ///            ignore_index; before the first write.

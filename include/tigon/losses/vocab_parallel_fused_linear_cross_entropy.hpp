@@ -32,12 +32,12 @@ namespace tigon {
 /// Memory     chunk * (classes of this rank) logits in f32; for 16-bit w an f32 dw; with dx two chunks of it in f32 and
 ///            up to 1 MiB a rank. See vocab_parallel_fused_linear_cross_entropy_workspace. w may come packed.
 /// Threads    the same bits for any number of them, and for ranks that are threads or processes.
-/// Throws     tigon::error as cross_entropy, the same on all ranks, whichever of them found it; state where ranks differ
-///            in what has to be equal; before the first write.
+/// Throws     tigon::error as cross_entropy, the same on all ranks, whichever of them found it; state where ranks
+///            differ in what has to be equal; before the first write.
 /// Edges      as fused_linear_cross_entropy. NaN or +inf in a row of logits on any rank: that row is NaN on all.
-/// Max error  as fused_linear_cross_entropy: loss 4e-7 of |reference| + its root mean square, in bf16 too, or where that
-///            is more, as in a loss near 0, of what the rounding of logits changes it by; gradients f32 2e-6, bf16 8e-3
-///            (tests/losses/vocab_parallel_fused_linear_cross_entropy_test.cpp, tests/fuzz/fused.cpp).
+/// Max error  as fused_linear_cross_entropy: loss 4e-7 of |reference| + its root mean square, in bf16 too, or where
+///            that is more, as in a loss near 0, of what the rounding of logits changes it by; gradients f32 2e-6, bf16
+///            8e-3 (tests/losses/vocab_parallel_fused_linear_cross_entropy_test.cpp, tests/fuzz/fused.cpp).
 ///
 /// ```cpp
 /// std::vector<float> x(4 * 16, 0.5f), w(100 * 16, 0.1f), dx(x), dw(w), loss(1), upstream(1, 2);

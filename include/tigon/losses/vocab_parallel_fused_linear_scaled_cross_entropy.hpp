@@ -30,8 +30,8 @@ namespace tigon {
 /// Memory     chunk * (classes of this rank) logits in f32; for 16-bit w an f32 dw; with dx two chunks of it in f32 and
 ///            up to 1 MiB a rank. See vocab_parallel_fused_linear_scaled_cross_entropy_workspace. w may come packed.
 /// Threads    the same bits for any number of them, and for ranks that are threads or processes.
-/// Throws     tigon::error as fused_linear_scaled_cross_entropy, the same on all ranks, whichever of them found it; state
-///            where ranks differ in what has to be equal; before the first write.
+/// Throws     tigon::error as fused_linear_scaled_cross_entropy, the same on all ranks, whichever of them found it;
+///            state where ranks differ in what has to be equal; before the first write.
 /// Edges      as fused_linear_scaled_cross_entropy. NaN or +inf in a row of logits on any rank: that row is NaN on all.
 /// Max error  as fused_linear_scaled_cross_entropy: results 2e-6 of |reference| + their root mean square, in bf16 too;
 ///            gradients f32 2e-5, bf16 8e-3 (tests/losses/vocab_parallel_fused_linear_scaled_cross_entropy_test.cpp).
@@ -154,8 +154,8 @@ void shard_linear_scaled_cross_entropy(std::string_view name, const shard_scaled
 }  // namespace TIGON_ABI
 }  // namespace detail
 
-/// The results and, where the upstream gradients are known beforehand, the gradients in the same pass. All ranks call it
-/// together. See vocab_parallel_fused_linear_scaled_cross_entropy_options for the contract.
+/// The results and, where the upstream gradients are known beforehand, the gradients in the same pass. All ranks call
+/// it together. See vocab_parallel_fused_linear_scaled_cross_entropy_options for the contract.
 template <class B = default_backend, class T, class Target>
 void vocab_parallel_fused_linear_scaled_cross_entropy_forward(
     communicator_ref comm, const linear_shard<T>& part, const Target& target,
@@ -169,8 +169,8 @@ void vocab_parallel_fused_linear_scaled_cross_entropy_forward(
                                                   {comm, part, gradients, to, upstream, false}, target, opt, ctx);
 }
 
-/// dx, dw and dbias for upstream gradients of nll, of entropy, or of both; the logits are computed again. All ranks call
-/// it together.
+/// dx, dw and dbias for upstream gradients of nll, of entropy, or of both; the logits are computed again. All ranks
+/// call it together.
 template <class B = default_backend, class T, class Target>
 void vocab_parallel_fused_linear_scaled_cross_entropy_backward(
     communicator_ref comm, const linear_shard<T>& part, const Target& target,

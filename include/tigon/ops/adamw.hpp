@@ -22,8 +22,8 @@ namespace tigon {
 ///            torch.optim.AdamW; of torch.nn.utils.clip_grad_norm_ but for the 1e-6 that it adds to the norm.
 /// Shapes     a list of parameters (adamw_parameter), each w, g, m, v and perhaps `rounded` of one size. The list, and
 ///            a parameter, may be empty.
-/// Types      all w of a list have one type, all g have one, and so on. w: f32, bf16, f16, f64. g: any of them, f64 only
-///            with f64. m and v: f32 or bf16, f64 with f64. rounded: bf16 or f16, of w in f32.
+/// Types      all w of a list have one type, all g have one, and so on. w: f32, bf16, f16, f64. g: any of them, f64
+///            only with f64. m and v: f32 or bf16, f64 with f64. rounded: bf16 or f16, of w in f32.
 /// Precision  f32 (f64 for f64), one rounding at m, v, w and rounded. w is computed from m and v before they are
 ///            rounded, and `rounded` from w before w is rounded. The norm is summed in f64, in an order that depends on
 ///            the sizes of the parameters alone. Roundings are to nearest; with stochastic_rounding those to bf16 of w,
@@ -33,10 +33,10 @@ namespace tigon {
 /// Aliasing   no output shares an element with another argument, also of another parameter; any layout.
 /// Throws     tigon::error: shape, alias, argument (a negative option, a beta of 1 or more, step 0; a number outside
 ///            option_range, or a factor made of them beyond it), workspace; before the first write.
-/// Edges      A NaN or an infinity in any g makes the norm NaN or infinite. With skip_non_finite nothing is written then.
-///            Otherwise, as in PyTorch: without max_norm only the element's own m, v and w are lost; with it all of them
-///            where the norm is NaN, and where it is infinite finite gradients count as 0. In f64 the norm overflows
-///            from 1e154 on. Zero gradients and moments move w by its decay alone where eps > 0.
+/// Edges      A NaN or an infinity in any g makes the norm NaN or infinite. With skip_non_finite nothing is written
+///            then. Otherwise, as in PyTorch: without max_norm only the element's own m, v and w are lost; with it all
+///            of them where the norm is NaN, and where it is infinite finite gradients count as 0. In f64 the norm
+///            overflows from 1e154 on. Zero gradients and moments move w by its decay alone where eps > 0.
 /// Max error  m, v, w: f32 3e-7, f64 1e-15 of |reference| + its root mean square, or of the magnitudes of its two terms
 ///            where they cancel; where they are stored as bf16 4e-3, by stochastic rounding 8e-3, as f16 6e-4. norm
 ///            1e-14 (tests/ops/adamw_test.cpp, tests/fuzz/products.cpp)
@@ -163,9 +163,9 @@ using adamw_parameter_of =
 }  // namespace TIGON_ABI
 }  // namespace detail
 
-/// A step of all parameters, a contiguous range of adamw_parameter. Returns the norm of their gradients before clipping:
-/// where it is not finite and skip_non_finite is set, nothing was written. In a device's memory, which the host does not read,
-/// the norm stays there, and NaN is returned. See adamw_options for the contract.
+/// A step of all parameters, a contiguous range of adamw_parameter. Returns the norm of their gradients before
+/// clipping: where it is not finite and skip_non_finite is set, nothing was written. In a device's memory, which the
+/// host does not read, the norm stays there, and NaN is returned. See adamw_options for the contract.
 template <class B = default_backend, class List>
 double adamw(const List& parameters, adamw_options opt = {}, context& ctx = default_context<B>()) {
   using P = detail::adamw_parameter_of<List>;
@@ -181,8 +181,8 @@ double adamw_norm(const List& parameters, adamw_options opt = {}, context& ctx =
   return detail::adamw_call<B, P>("adamw_norm", parameters, opt, nullptr, false, ctx);
 }
 
-/// A step with a norm that the caller knows, for example of several lists or ranks: the root of the sum of the squares of
-/// theirs. g is read once. Returns the norm.
+/// A step with a norm that the caller knows, for example of several lists or ranks: the root of the sum of the squares
+/// of theirs. g is read once. Returns the norm.
 template <class B = default_backend, class List>
 double adamw_with_norm(const List& parameters, double norm, adamw_options opt = {},
                        context& ctx = default_context<B>()) {

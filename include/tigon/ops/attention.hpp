@@ -27,8 +27,8 @@ namespace tigon {
 /// Formula    docs/formulas/attention.md; Vaswani et al., "Attention Is All You Need", 2017; the block-wise backward of
 ///            Dao et al., "FlashAttention", 2022.
 /// Shapes     q, o, do, dq [batch, heads, queries, d], k, v, dk, dv [batch, kv_heads, keys, d], any strides;
-///            lse [batch * heads * queries]; sinks, dsinks [heads] or empty. heads a multiple of kv_heads, both and d >=
-///            1; batch, queries, keys may be 0. keys = offset + queries with attention_mask::causal, else any.
+///            lse [batch * heads * queries]; sinks, dsinks [heads] or empty. heads a multiple of kv_heads, both and d
+///            >= 1; batch, queries, keys may be 0. keys = offset + queries with attention_mask::causal, else any.
 ///            cumulative_lengths: 0, then where each document ends, the last one at `keys`; the same for every batch
 ///            entry. Or empty.
 /// Types      one of f32, bf16, f16, f64 for all; lse and dsinks f32 (f64 for f64); sinks f32.
@@ -36,28 +36,28 @@ namespace tigon {
 ///            products. o, dq, dk, dv are rounded once. delta is made of p and do v^T where o is rounded. Products are
 ///            op::gemm of the backend, with its precision.
 /// Options    backward takes those of forward. It needs sinks for their own gradient alone: lse includes them.
-/// Writes     o, lse; dq, dk, dv, dsinks; rows of a 16-bit dq hold delta for a while. A gradient whose view has no memory
-///            is not computed; a 16-bit dk without dq needs memory for delta [batch * heads * queries] in its place.
-///            Scratch of each worker, whatever the lengths: a tile of scores (two in backward), of
+/// Writes     o, lse; dq, dk, dv, dsinks; rows of a 16-bit dq hold delta for a while. A gradient whose view has no
+///            memory is not computed; a 16-bit dk without dq needs memory for delta [batch * heads * queries] in its
+///            place. Scratch of each worker, whatever the lengths: a tile of scores (two in backward), of
 ///            B::attention.query_rows rows by B::attention.key_block keys, and the operands and sums of it.
 /// Aliasing   no output shares an element with another argument; any layout.
 /// Threads    the same bits for any number of them. Tasks: blocks of queries in forward, blocks of keys in backward.
 /// Throws     tigon::error: shape, stride, alias, argument (softcap negative, a number outside option_range,
 ///            cumulative_lengths that are no partition of the keys, dsinks without sinks, a 16-bit dk without dq and
 ///            delta), workspace; before the first write.
-/// Edges      a query that sees no key has o = 0, dq = 0 and lse = -inf, or the logit of its sink. A sink of -inf weighs
-///            nothing: its dsink is 0. A row whose scores hold NaN or +inf, or are all -inf without a sink, is NaN. Keys
-///            that are not seen do not matter; NaN and infinity in v (backward: in q and do) may also reach queries of
-///            the same block that do not see them.
+/// Edges      a query that sees no key has o = 0, dq = 0 and lse = -inf, or the logit of its sink. A sink of -inf
+///            weighs nothing: its dsink is 0. A row whose scores hold NaN or +inf, or are all -inf without a sink, is
+///            NaN. Keys that are not seen do not matter; NaN and infinity in v (backward: in q and do) may also reach
+///            queries of the same block that do not see them.
 /// Max error  f32 2e-6, bf16 4e-3 of |reference| + its root mean square; lse 5e-7; gradients 4e-6, 8e-3
 ///            (tests/ops/attention_test.cpp), for scores of a few units and terms that do not cancel.
 ///            For every input (tests/fuzz/attention.cpp), in f32 (f64: 2^-29 of it): 4e-7 * (1 + S) of the sum of the
-///            magnitudes of the terms, which are p v[j] of o, p do[i] of dv, and of ds p (|do v[j]| + sum_j p |do v[j]|),
-///            each product without its signs; S is the largest scale * sum_c |q[i,c] k[j,c]| or |lse|. In 16 bits also
-///            half a unit of the result; dsinks, made of the rounded o, half a unit of its terms; dq and dk of heads of one
-///            column 2^-16 (f16 2^-22) of their terms, as a row has room for no more of delta. p below 2^-100 (f64
-///            2^-960) loses digits. Errors do not grow with the lengths: more than 64 blocks are added up by compensated
-///            sums.
+///            magnitudes of the terms, which are p v[j] of o, p do[i] of dv, and of ds p (|do v[j]| + sum_j p |do
+///            v[j]|), each product without its signs; S is the largest scale * sum_c |q[i,c] k[j,c]| or |lse|. In 16
+///            bits also half a unit of the result; dsinks, made of the rounded o, half a unit of its terms; dq and dk
+///            of heads of one column 2^-16 (f16 2^-22) of their terms, as a row has room for no more of delta. p below
+///            2^-100 (f64 2^-960) loses digits. Errors do not grow with the lengths: more than 64 blocks are added up
+///            by compensated sums.
 ///
 /// ```cpp
 /// std::vector<float> q(4 * 8 * 16, 0.5f), k(2 * 8 * 16, 0.5f), v(k), o(q.size()), lse(4 * 8);

@@ -33,8 +33,8 @@ namespace tigon {
 /// Range      forward: every finite block whose rstd is finite in its type; backward: where sums of dy v are finite.
 ///            NaN or an infinity makes its token of y and dv NaN, and dw_query and dw_norm.
 /// Max error  f32 4e-6, bf16 4e-3 of |reference| + its root mean square; gradients 2e-5, 8e-3
-///            (tests/ops/attn_res_test.cpp). Of scores whose terms |v w_query w_norm| rstd have a sum S above 64, forward's
-///            is 4e-6 (S / 64 - 1) more. Where blocks cancel, forward's is of their root mean square
+///            (tests/ops/attn_res_test.cpp). Of scores whose terms |v w_query w_norm| rstd have a sum S above 64,
+///            forward's is 4e-6 (S / 64 - 1) more. Where blocks cancel, forward's is of their root mean square
 ///            (tests/fuzz/norms.cpp).
 ///
 /// ```cpp

@@ -18,8 +18,8 @@ namespace tigon {
 /// Shapes     weight, dweight [vocab, cols]; ids [rows]; y, dy [rows, cols]; tokens [room], drows [room, cols], room at
 ///            least the smaller of rows and vocab. rows and cols may be 0, vocab >= 1.
 /// Types      weight and y: f32, bf16, f16, f64; ids and tokens: std::int32_t or std::int64_t.
-/// Precision  each row of dweight is summed in f32 (f64 for f64), in the order of the tokens, and rounded once. Of a token
-///            that occurs more than 64 times, sums of 64 are added to a compensated total.
+/// Precision  each row of dweight is summed in f32 (f64 for f64), in the order of the tokens, and rounded once. Of a
+///            token that occurs more than 64 times, sums of 64 are added to a compensated total.
 /// Options    backward takes those of forward.
 /// Writes     y; all of dweight (zeros where a token does not occur), or only adds with gradient::accumulate; of tokens
 ///            and drows as many rows as the sparse public function returns, no memory behind them is touched.

@@ -25,18 +25,19 @@ std::size_t matmul_int8_int2_workspace(std::size_t m, std::size_t n, std::size_t
 ///   w[s q + r, j] = (packed[r,j] >> 2 s) % 4 - 1
 ///
 /// Formula    docs/formulas/matmul_int8_int2.md; Ma et al., "The Era of 1-bit LLMs", 2024.
-/// Shapes     w [k, n]; packed [q, n]; a [m, 4 q]; c [m, n]. Every extent may be 0: with k = 0 the sum is 0. A depth that
-///            is no multiple of 4 is padded by pack, with weights of 0, and not by the product: a has a column for every
-///            row of weights, and what it holds beyond k does not matter. unpack writes the first w.rows of the 4 q
-///            rows, of which there are q for this w.rows.
+/// Shapes     w [k, n]; packed [q, n]; a [m, 4 q]; c [m, n]. Every extent may be 0: with k = 0 the sum is 0. A depth
+///            that is no multiple of 4 is padded by pack, with weights of 0, and not by the product: a has a column for
+///            every row of weights, and what it holds beyond k does not matter. unpack writes the first w.rows of the 4
+///            q rows, of which there are q for this w.rows.
 /// Types      a, w int8; packed uint8; c int32.
 /// Precision  exact. 4 q < 2^23, so that no sum leaves int32.
-/// Writes     c; packed; w. Inputs are left alone. Scratch: rows of a in another order, 4 MiB of them at a time or 8 rows,
-///            and one block of weights for each worker.
+/// Writes     c; packed; w. Inputs are left alone. Scratch: rows of a in another order, 4 MiB of them at a time or 8
+///            rows, and one block of weights for each worker.
 /// Aliasing   no output shares an element with another argument; any layout, any row stride.
 /// Threads    the same result for any number of them.
 /// Throws     tigon::error: shape (also of a depth of 2^23 and more), stride, alias, argument (pack: a weight outside
-///            -1..2, where TIGON_CHECKS is not 0), state (on `amx`, no tile registers), workspace; before the first write.
+///            -1..2, where TIGON_CHECKS is not 0), state (on `amx`, no tile registers), workspace; before the first
+///            write.
 /// Max error  none (tests/ops/matmul_int8_int2_test.cpp). No gradient.
 ///
 /// ```cpp

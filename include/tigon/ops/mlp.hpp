@@ -37,14 +37,14 @@ namespace tigon {
 /// Aliasing   forward: no overlap. backward: dx may be dy or x. Otherwise no output shares an element with another
 ///            argument; any layout.
 /// Memory     saved; mlp_forward_inference instead an a for as many tokens as fit into B::chunk, mlp_backward_recompute
-///            a saved of its own. In 16 bits also at most three blocks of sums, together 3 / 16 of B::chunk; with biases
-///            2 * intermediate + hidden numbers, and sums of their gradients by task. See mlp_workspace.
+///            a saved of its own. In 16 bits also at most three blocks of sums, together 3 / 16 of B::chunk; with
+///            biases 2 * intermediate + hidden numbers, and sums of their gradients by task. See mlp_workspace.
 /// Threads    the same bits for any number of them.
 /// Throws     tigon::error: shape, stride, alias, argument (a multiplier outside option_range, and as swiglu), state
 ///            (saved holds no forward, or backward used it), workspace; before the first write.
 /// Max error  f32 8e-6, bf16 3e-2 of |reference| + its root mean square; gradients 8e-6, 5e-2 (tests/ops/mlp_test.cpp,
-///            mlp_gates_test.cpp); twice that in 16 bits with round_gate. Where the terms of an element cancel, of the root
-///            of the sum of their squares, and up to twice as much (tests/fuzz/mlp.cpp).
+///            mlp_gates_test.cpp); twice that in 16 bits with round_gate. Where the terms of an element cancel, of the
+///            root of the sum of their squares, and up to twice as much (tests/fuzz/mlp.cpp).
 ///
 /// ```cpp
 /// std::vector<float> x(8 * 16, 0.5f), wg(32 * 16, 0.1f), wu(wg), wd(wg), y(x.size()), dx(x.size());

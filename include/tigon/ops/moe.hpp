@@ -22,19 +22,20 @@ namespace tigon {
 ///
 /// Formula    docs/formulas/moe.md; Shazeer et al., "Outrageously Large Neural Networks", 2017.
 /// Shapes     x, y, dy, dx [tokens, hidden]; indices, weights, dweights [tokens, k]; gate_up, dgate_up [experts * 2 *
-///            intermediate, hidden], an expert's rows one after the other: gate, then up, or interleaved, gate first, with
-///            gate_layout::interleaved; down, ddown [experts * hidden, intermediate]; gate_up_bias and its gradient,
-///            of bg and bu, [experts, 2 * intermediate], a row in the order of the rows of gate_up; down_bias and its
-///            gradient, of bd, [experts, hidden]; each bias may be absent, and each gradient; saved [tokens * k, 2 *
-///            intermediate]. Any extent but experts may be 0, k may be larger than experts. Row strides everywhere.
+///            intermediate, hidden], an expert's rows one after the other: gate, then up, or interleaved, gate first,
+///            with gate_layout::interleaved; down, ddown [experts * hidden, intermediate]; gate_up_bias and its
+///            gradient, of bg and bu, [experts, 2 * intermediate], a row in the order of the rows of gate_up; down_bias
+///            and its gradient, of bd, [experts, hidden]; each bias may be absent, and each gradient; saved [tokens *
+///            k, 2 * intermediate]. Any extent but experts may be 0, k may be larger than experts. Row strides
+///            everywhere.
 /// Types      x, y, dy, dx and saved one of f32, bf16, f16, f64; gate_up, down and biases any one of them, their
 ///            gradients any one, weights and dweights any one (f64 only with f64); indices std::int32_t or
 ///            std::int64_t.
 /// Precision  every sum and the gate in f32 (f64 for f64). One rounding at saved, a, w * a, dg, du and the outputs;
 ///            what the choices of a token add to y and dx is not rounded before, nor is what gradients of biases are
 ///            sums of. One of saved, a, w * a, dg or du beyond 65504 is infinite in f16, and what is made of it is
-///            infinite or NaN. Products are op::gemm of the backend, gates its op::swiglu or op::geglu, the order of the
-///            pairs its op::moe_routing.
+///            infinite or NaN. Products are op::gemm of the backend, gates its op::swiglu or op::geglu, the order of
+///            the pairs its op::moe_routing.
 /// Order      y and dx are summed over the choices of a token in the order of the experts, choices of one expert in the
 ///            order of the token: the order in which a token names its experts changes no bit.
 /// Options    backward takes those of forward.

@@ -10,8 +10,8 @@
 namespace tigon {
 
 /// Softmax attention in which a query sees the keys around it. With r = kernel_size / 2, query i sees the keys
-/// j = i + (m - r) * dilation, m = 0, ..., kernel_size - 1, that exist: 0 <= j < seq_len. Query i sees key j where query
-/// j sees key i.
+/// j = i + (m - r) * dilation, m = 0, ..., kernel_size - 1, that exist: 0 <= j < seq_len. Query i sees key j where
+/// query j sees key i.
 ///
 ///   s[i,m] = scale * sum_c q[i,c] k[j,c],   p[i] = softmax of s[i],   o[i] = sum_m p[i,m] v[j]
 ///   dp[i,m] = sum_c do[i,c] v[j,c],   ds[i,m] = p[i,m] * (dp[i,m] - sum_n p[i,n] dp[i,n])
@@ -29,9 +29,9 @@ namespace tigon {
 /// Precision  s, p, dp, ds and every sum in f32 (f64 for f64): nothing is rounded to 16 bits on the way. o, dq, dk, dv
 ///            are rounded once. Softmax is op::softmax of the backend, forward and backward, with its precision.
 /// Options    backward takes those of forward.
-/// Writes     o, and of p and lse[i] = log(sum_m exp(s[i,m])) what is given memory; dq, dk, dv. probs holds p, and 0 where
-///            no key exists. backward makes p again where it is given none, with the same bits; it does not read lse,
-///            which is for callers that merge o with that of other keys. Scratch: in forward the scores of a
+/// Writes     o, and of p and lse[i] = log(sum_m exp(s[i,m])) what is given memory; dq, dk, dv. probs holds p, and 0
+///            where no key exists. backward makes p again where it is given none, with the same bits; it does not read
+///            lse, which is for callers that merge o with that of other keys. Scratch: in forward the scores of a
 ///            block of queries for each worker, where probs is absent; in backward ds, and p where it is absent: of the
 ///            size of probs. Nothing is of size seq_len * seq_len.
 /// Aliasing   no output shares an element with another argument; any layout.
@@ -42,7 +42,8 @@ namespace tigon {
 /// Edges      a row whose scores hold NaN, +inf or only -inf is NaN. What a query does not see does not matter: NaN in
 ///            k[j] and v[j] reaches o[i] only where query i sees key j. kernel_size may be larger than seq_len.
 /// Max error  f32 2e-6, bf16 4e-3 of |reference| + its root mean square; lse 5e-7; gradients 4e-6, 8e-3
-///            (tests/ops/neighborhood_attention_test.cpp). It does not grow with seq_len, nor with kernel_size up to 64.
+///            (tests/ops/neighborhood_attention_test.cpp). It does not grow with seq_len, nor with kernel_size up to
+///            64.
 ///
 /// ```cpp
 /// std::vector<float> q(4 * 8 * 16, 0.5f), k(q), v(q), o(q.size()), probs(4 * 8 * 7), lse(4 * 8), dq(q), dk(q), dv(q);

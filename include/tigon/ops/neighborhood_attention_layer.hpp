@@ -20,23 +20,23 @@ namespace tigon {
 /// the rows of wqkv, one after the other.
 ///
 /// Formula    docs/formulas/neighborhood_attention.md.
-/// Shapes     x, y, dy, dx [batch * seq_len, hidden]; wqkv [3 * hidden, hidden], bqkv [3 * hidden], wo [hidden, hidden],
-///            bo [hidden], norm and norm_bias of layer_norm [hidden]; gradients alike. bqkv, bo, norm and norm_bias may be
-///            absent, and each gradient of a parameter: that parameter is frozen. saved.values [tokens, 5 * hidden],
-///            saved.numbers [tokens * (2 + heads * kernel_size)]. hidden a multiple of heads; tokens one of seq_len.
-///            tokens may be 0.
+/// Shapes     x, y, dy, dx [batch * seq_len, hidden]; wqkv [3 * hidden, hidden], bqkv [3 * hidden], wo [hidden,
+///            hidden], bo [hidden], norm and norm_bias of layer_norm [hidden]; gradients alike. bqkv, bo, norm and
+///            norm_bias may be absent, and each gradient of a parameter: that parameter is frozen. saved.values
+///            [tokens, 5 * hidden], saved.numbers [tokens * (2 + heads * kernel_size)]. hidden a multiple of heads;
+///            tokens one of seq_len. tokens may be 0.
 /// Types      one of f32, bf16, f16, f64 for all; saved.numbers f32 (f64 for f64).
 /// Precision  sums in f32 (f64 for f64). One rounding at n, q, k, v, o, do, [dq dk dv], dn, y and the gradients of
-///            parameters; dx is rounded before and after dy is added. Products, norm, attention and softmax are those of
-///            the backend.
+///            parameters; dx is rounded before and after dy is added. Products, norm, attention and softmax are those
+///            of the backend.
 /// Options    backward uses the saved mean and rstd; eps has no effect, and the others are those of forward.
 /// Writes     y, saved; dx; gradients of parameters are overwritten, or added to with gradient::accumulate.
 /// Aliasing   no output shares an element with another argument; any layout.
 /// Memory     saved; in the workspace what the operators take, and backward [tokens, 4 * hidden] elements. See
 ///            neighborhood_attention_layer_workspace.
 /// Threads    the same bits for any number of them.
-/// Throws     tigon::error: shape (also hidden that is no multiple of heads, tokens of seq_len), stride, alias, argument
-///            (those of neighborhood_attention and layer_norm), workspace; before the first write.
+/// Throws     tigon::error: shape (also hidden that is no multiple of heads, tokens of seq_len), stride, alias,
+///            argument (those of neighborhood_attention and layer_norm), workspace; before the first write.
 /// Max error  f32 8e-6, bf16 3e-2 of |reference| + its root mean square; gradients 8e-6, 5e-2, of
 ///            projections that keep the size of what they multiply (tests/ops/neighborhood_attention_layer_test.cpp).
 ///

@@ -13,7 +13,8 @@ namespace tigon {
 ///   dup   = down_multiplier * dy * v
 ///   dgate = down_multiplier * gate_multiplier * dy * up * (s + v (1 - s)),   s = sigmoid(z)
 /// and where limit, slope or up_offset say so
-///   z     = min(gate_multiplier * gate, limit),   s = sigmoid(slope * z),   u = min(max(up, -limit), limit) + up_offset
+///   z     = min(gate_multiplier * gate, limit),   s = sigmoid(slope * z)
+///   u     = min(max(up, -limit), limit) + up_offset
 ///   y     = down_multiplier * z s * u
 ///   dup   = down_multiplier * dy * z s                            0 where |up| > limit
 ///   dgate = down_multiplier * gate_multiplier * dy * u * (s + slope * z s (1 - s))
