@@ -10,18 +10,19 @@ WIDTH = 120
 
 
 def wrapped(lines):
-    """A paragraph, or an item of a list, as lines of at most WIDTH."""
+    """A paragraph, or an item of a list, as lines of at most WIDTH. None begins with what would begin another item or a
+    table: the minus of a formula, or |x|, takes the word before it along."""
     item = re.match(r"(\s*)(?:[-*]|\d+\.)\s+|\s*", lines[0])
     begin, indent = item[0], " " * len(item[0])
     text = " ".join([lines[0][len(begin):].strip(), *(line.strip() for line in lines[1:])])
-    made, line = [], begin
+    made, line = [], []
     for word in re.findall(r"(?:<!-- number: [^<]*<!-- end -->|`[^`]*`|\[[^\]]*\]\([^)]*\)|\S)+", text):
-        if line.strip() and line != begin and len(line) + 1 + len(word) > WIDTH:
-            made.append(line)
-            line = indent + word
-        else:
-            line += word if line in (begin, indent) else " " + word
-    return [*made, line]
+        if line and len(indent) + len(" ".join([*line, word])) > WIDTH:
+            alone = re.fullmatch(r"[-+*#]|\d+\.|\|.*", word) and len(line) > 1
+            made.append(line[:-1] if alone else line)
+            line = line[-1:] if alone else []
+        line.append(word)
+    return [(indent if k else begin) + " ".join(words) for k, words in enumerate([*made, line])]
 
 
 def wrap(text):
