@@ -10,7 +10,7 @@
 namespace tigon::backends {
 inline namespace TIGON_ABI {
 
-/// A child that restates a number here changes tiles and grids, and no code; docs/ascend.md has the reasons for them.
+/// A child that restates a number here changes tiles and grids, and no code. Reasons: docs/lab/ascend.md.
 struct ascend : highway {
   using self = ascend;
   using parent = highway;

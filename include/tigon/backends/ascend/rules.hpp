@@ -1,5 +1,5 @@
 // How each operator is cut into tiles: margins and numbers of live tiles as measured for the chip, grids and schedules.
-// Reasons: docs/ascend.md.
+// Reasons: docs/lab/ascend.md.
 #ifndef TIGON_BACKENDS_ASCEND_RULES_HPP
 #define TIGON_BACKENDS_ASCEND_RULES_HPP
 
