@@ -190,14 +190,15 @@ def index(operators, link, title, more):
 
 
 MORE = """<!-- Written by docs/operators.py --index: the first comment of each header. -->
-Each header is one operator or loss: the contract, with a call that compiles and runs, and the functions. The link after
-a header is its mathematics. Types are f32, bf16, f16 and f64; `matmul_int8_int2` multiplies 8-bit integers without a
-gradient, `moe_routing` orders integers, `rotary_tables` and `rotary_frequencies` make inputs of others. What a backend
-provides is in [backends.md](backends.md#who-provides-what).
+For somebody who looks for an operator: the public headers by family. Each header has one operator or loss, or a part
+of one: its contract, a call that compiles and runs, and the public functions. The link after a header leads to its
+formulas. Types are f32, bf16, f16 and f64, with three exceptions: `matmul_int8_int2` multiplies 8-bit integers and has
+no gradient, `moe_routing` orders integers, `rotary_tables` and `rotary_frequencies` make inputs of the rotary
+operators. What a backend provides is in [backends.md](backends.md#who-provides-what).
 
-`docs/operators.py FOLDER` writes a page for each: contract, signatures, options, call and links. The reference site
-(`packaging/site`) and an installed tigon (`share/doc/tigon/operators`) have these pages. `tigon/tigon.hpp` includes
-all headers.""".splitlines()
+`docs/operators.py FOLDER` writes a page for each header: contract, signatures, options, call and links. The reference
+site (`packaging/site`) and an installed tigon (`share/doc/tigon/operators`) have these pages. `tigon/tigon.hpp`
+includes all headers.""".splitlines()
 
 
 def kernel_declarations(name):

@@ -1,4 +1,4 @@
-// Losses on sequences that are liked or not, each for itself, from hidden states: the base of KTO.
+// Losses on single sequences that are liked or not, from hidden states: the base of KTO.
 #ifndef TIGON_LOSSES_FUSED_LINEAR_UNPAIRED_PREFERENCE_HPP
 #define TIGON_LOSSES_FUSED_LINEAR_UNPAIRED_PREFERENCE_HPP
 

@@ -1,4 +1,4 @@
-// Log-probability of one given column a row, and its gradient: what policy and preference losses are made of.
+// Log-probability of one given column of each row, and its gradient: the input of policy and preference losses.
 #ifndef TIGON_LOSSES_SELECTIVE_LOG_SOFTMAX_HPP
 #define TIGON_LOSSES_SELECTIVE_LOG_SOFTMAX_HPP
 

@@ -1,4 +1,4 @@
-// Log-probability of one given column a row of a linear layer's output that never exists as a whole.
+// Log-probability of one given column of each row of a linear layer's output that never exists as a whole.
 #ifndef TIGON_LOSSES_SELECTIVE_LOGPROB_HPP
 #define TIGON_LOSSES_SELECTIVE_LOGPROB_HPP
 

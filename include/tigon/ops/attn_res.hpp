@@ -1,4 +1,4 @@
-// Attention over depth: every token attends to what the blocks before have left for it, forward and backward.
+// Attention over depth: every token attends to the outputs of all earlier blocks for it, forward and backward.
 #ifndef TIGON_OPS_ATTN_RES_HPP
 #define TIGON_OPS_ATTN_RES_HPP
 

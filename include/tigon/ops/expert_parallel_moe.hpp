@@ -1,4 +1,4 @@
-// Mixture of experts over ranks: tokens go to the experts that they chose, and what these make of them comes back.
+// Mixture of experts over ranks: tokens are sent to the ranks of the chosen experts, and the results are sent back.
 #ifndef TIGON_OPS_EXPERT_PARALLEL_MOE_HPP
 #define TIGON_OPS_EXPERT_PARALLEL_MOE_HPP
 

@@ -1,4 +1,4 @@
-// Hyper-connections: streams after a layer, mixed and with the layer's output added, forward and backward.
+// Hyper-connections: the streams after a layer, which are mixed and get its output added, forward and backward.
 #ifndef TIGON_OPS_MHC_POST_RES_HPP
 #define TIGON_OPS_MHC_POST_RES_HPP
 

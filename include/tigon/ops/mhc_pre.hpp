@@ -1,4 +1,4 @@
-// Hyper-connections: the input of a layer, summed up of the streams of every token, forward and backward.
+// Hyper-connections: the input of a layer, a weighted sum of the streams of every token, forward and backward.
 #ifndef TIGON_OPS_MHC_PRE_HPP
 #define TIGON_OPS_MHC_PRE_HPP
 
