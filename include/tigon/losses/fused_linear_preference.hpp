@@ -13,7 +13,7 @@ namespace tigon {
 ///   nll  = -1/M sum of log p of the chosen half at nll_target (or target), M = number of its entries that count
 ///   loss = alpha nll + 1/P sum_b f(c_b, r_b, c_b - c0_b, r_b - r0_b)          c0, r0: the reference's, or 0
 ///   D_tj = u_t ([j = target_t] - p_tj),   u = f' / P / tokens - [chosen] alpha / M,   dx = D w, dw = D^T x, db = sum D
-///   with a softcap p is of s = softcap tanh(z / softcap), and D_tj is times 1 - (s_tj / softcap)^2
+///   with a softcap p is of s = softcap tanh(z / softcap), and D_tj has the factor 1 - (s_tj / softcap)^2
 ///
 /// Formula    docs/formulas/preference.md.
 /// Shapes     x, dx [2 P len, hidden], row s * len + t for token t of sequence s, sequence P + b the partner of b;

@@ -14,8 +14,8 @@ namespace tigon {
 ///   beta = 1       r = KL(Q || P),                                dr/dx = Q (x - log P + 1)
 ///   loss = sum r / n,   dstudent = dr/dx / n                      x = log Q, n = number of kept rows
 ///
-/// Formula    docs/formulas/divergences.md. Between 0 and 1 no term cancels, however near P and Q are. Rows need not
-///            sum to 1: at 0 and 1, which are no limits, the terms are P (log P - x) and Q (x - log P) in this form.
+/// Formula    docs/formulas/divergences.md. Between 0 and 1 no term cancels, however near P and Q are. At 0 and 1 the
+///            terms are P (log P - x) and Q (x - log P), not the limits of the others. Rows need not sum to 1.
 /// Shapes     student_log_probs, teacher_log_probs, dstudent [rows, vocab]; labels [rows] or `absent`; loss [1].
 ///            vocab >= 1, rows may be 0.
 /// Types      one of f32, bf16, f16, f64 for all; loss f32 (f64 for f64); labels std::int32_t or std::int64_t.
@@ -32,7 +32,7 @@ namespace tigon {
 /// Max error  loss 1e-6 of the sum of its terms' absolute values where sums are f32: between 0 and 1, of the loss;
 ///            dstudent f32 1e-6, bf16 4e-3 of |reference| + its root mean square (tests/losses/jsd_test.cpp).
 ///
-/// The gradient of the teacher: swap the two and take 1 - beta.
+/// For the gradient of the teacher, swap student and teacher and pass 1 - beta.
 ///
 /// ```cpp
 /// std::vector<float> student(4 * 100, -4.6f), teacher(student), gradient(student), loss(1), upstream(1, 2);

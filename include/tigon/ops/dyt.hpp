@@ -25,9 +25,9 @@ namespace tigon {
 /// Throws     tigon::error: shape, stride, alias, workspace; before the first write.
 /// Edges      at x = +inf and -inf t is 1 and -1 and dx is 0; dalpha, a sum with inf * 0 then, is NaN. NaN stays NaN.
 ///            An alpha below 1e-37 loses digits, and so does y with it.
-/// Max error  f32 1e-6, bf16 4e-3 of |reference| + its root mean square, where beta cancels gamma t of the magnitudes
-///            of both; gradients 2e-6, 4e-3, those of parameters of |reference| + the root sum of squares of what it is
-///            the sum of (tests/ops/dyt_test.cpp), for any number of rows (tests/rows/many_rows_test.cpp).
+/// Max error  f32 1e-6, bf16 4e-3 of |reference| + its root mean square, or where beta and gamma t cancel, of the
+///            magnitudes of both; gradients 2e-6, 4e-3, those of parameters of |reference| + the root of the sum of the
+///            squares of their terms (tests/ops/dyt_test.cpp), for any number of rows (tests/rows/many_rows_test.cpp).
 ///
 /// ```cpp
 /// std::vector<float> x(4 * 64, 0.5f), alpha(1, 0.5f), gamma(64, 1), beta(64), y(4 * 64), dx(4 * 64), dalpha(1);

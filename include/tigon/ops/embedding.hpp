@@ -22,7 +22,7 @@ namespace tigon {
 ///            token that occurs more than 64 times, sums of 64 are added to a compensated total.
 /// Options    backward takes those of forward.
 /// Writes     y; all of dweight (zeros where a token does not occur), or only adds with gradient::accumulate; of tokens
-///            and drows as many rows as the sparse public function returns, no memory behind them is touched.
+///            and drows as many rows as the sparse public function returns, and nothing behind them.
 /// Aliasing   no output shares an element with another argument; any layout.
 /// Throws     tigon::error: shape, stride, alias, workspace, argument (accumulate into a sparse gradient, whose rows
 ///            may be those of other tokens), and index (in every build) for an id outside [0, vocab); before the first

@@ -24,7 +24,7 @@ namespace tigon {
 ///            backward: dx may be dy or y. Otherwise no output shares an element with another argument; any layout.
 /// Throws     tigon::error: shape, stride, alias, argument (a scale that is not above 0, or outside option_range),
 ///            workspace; before the first write.
-/// Edges      -inf gives 0; a row of only -inf, with +inf or with NaN is NaN throughout.
+/// Edges      -inf gives 0; a row that has +inf or NaN, or only -inf, is NaN.
 /// Max error  f32 1e-6, bf16 4e-3 of |reference| + its root mean square, both ways (tests/ops/softmax_test.cpp). For
 ///            any input, where the terms of dx cancel: one rounding, and 1e-6 of scale y_j (|dy_j| + sum y |dy|)
 ///            (tests/fuzz/activations.cpp).

@@ -22,7 +22,7 @@ namespace tigon {
 /// Aliasing   forward: y may be x. backward: dx may be dy or y. Otherwise no output shares an element with another
 ///            argument; any layout.
 /// Throws     tigon::error: shape, stride, alias, workspace; before the first write.
-/// Edges      -inf gives 0; what has only -inf, +inf or NaN along the axis is NaN throughout, and so is its dx.
+/// Edges      -inf gives 0; a line along the axis that has +inf or NaN, or only -inf, is NaN, and so is its dx.
 /// Max error  f32 1e-6, bf16 4e-3 of |reference| + its root mean square over the support, both ways
 ///            (tests/ops/sparsemax_test.cpp), for an axis of any length.
 ///
