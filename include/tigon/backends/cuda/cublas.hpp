@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <map>
 #include <mutex>
+#include <span>
 #include <string>
 
 namespace tigon::gpu {
@@ -59,7 +60,11 @@ class cublas {
     expect_success(cudaGetDevice(&device), "the device");
     cublas& one = all[device % most];
     const std::lock_guard lock(one.mutex_);
-    if (one.handle_ == nullptr) expect_success(cublasLtCreate(&one.handle_), "a handle");
+    if (one.handle_ == nullptr) {
+      gpu::expect_success(cudaDeviceGetAttribute(&one.capability_, cudaDevAttrComputeCapabilityMajor, device),
+                          "the device");
+      expect_success(cublasLtCreate(&one.handle_), "a handle");
+    }
     return one;
   }
 
@@ -113,7 +118,21 @@ class cublas {
     return static_cast<std::uint32_t>(std::min<std::uintptr_t>(at & (~at + 1), 256));
   }
 
-  // What cuBLASLt's heuristics choose: the same for the same shape, types and alignments.
+  // Whether writing c takes so long beside the depth of a product by tensor cores that small tiles of c are faster: while one is
+  // written, another one is computed.
+  bool prefers_small_tiles(const cublas_product& p) const {
+    const std::size_t bytes = (p.c_type == CUDA_R_32F ? 4u : 2u) * (p.beta != 0 ? 2u : 1u);
+    return capability_ == 9 && p.type != CUDA_R_32F && p.type != CUDA_R_64F && p.k <= 1024 * bytes;
+  }
+  static bool splits_depth(const cublasLtMatmulHeuristicResult_t& of) {
+    std::int32_t parts = 1;
+    std::size_t written = 0;
+    (void)cublasLtMatmulAlgoConfigGetAttribute(&of.algo, CUBLASLT_ALGO_CONFIG_SPLITK_NUM, &parts, sizeof parts,
+                                               &written);
+    return parts > 1;
+  }
+
+  // What cuBLASLt's heuristics choose, or another of their candidates: the same for the same shape, types and alignments.
   cublasLtMatmulAlgo_t chosen(const cublas_product& p, const descriptor& of, const layout& left, const layout& right,
                               const layout& out) {
     using key = std::array<std::size_t, 12>;
@@ -143,17 +162,28 @@ class cublas {
     prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, alignment(p.a));
     prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, alignment(p.c));
     prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, alignment(p.c));
-    cublasLtMatmulHeuristicResult_t result{};
+    std::array<cublasLtMatmulHeuristicResult_t, 8> candidates{};
     int count = 0;
     const cublasStatus_t status =
-        cublasLtMatmulAlgoGetHeuristic(handle_, of.of, left.of, right.of, out.of, out.of, wanted, 1, &result, &count);
+        cublasLtMatmulAlgoGetHeuristic(handle_, of.of, left.of, right.of, out.of, out.of, wanted,
+                                       static_cast<int>(candidates.size()), candidates.data(), &count);
     (void)cublasLtMatmulPreferenceDestroy(wanted);
     expect_success(count == 0 && status == CUBLAS_STATUS_SUCCESS ? CUBLAS_STATUS_NOT_SUPPORTED : status, "a product");
-    return algorithms_[k] = result.algo;
+    // A wave is as many tiles as the GPU computes at a time: the smaller the tiles, the more waves.
+    constexpr float many_waves = 7, most_parts = 3;
+    const float waves = candidates[0].wavesCount;
+    const cublasLtMatmulHeuristicResult_t* best = candidates.data();
+    if (prefers_small_tiles(p) && waves >= many_waves)
+      for (const auto& one : std::span(candidates).first(static_cast<std::size_t>(count)))
+        if (one.state == CUBLAS_STATUS_SUCCESS && one.wavesCount > best->wavesCount &&
+            one.wavesCount <= most_parts * waves && !splits_depth(one))
+          best = &one;
+    return algorithms_[k] = best->algo;
   }
 
   std::mutex mutex_;
   cublasLtHandle_t handle_ = nullptr;
+  int capability_ = 0;  ///< of the device, its first number
   std::map<std::array<std::size_t, 12>, cublasLtMatmulAlgo_t> algorithms_;
 };
 

@@ -53,8 +53,12 @@ class halved_sums {
   }
 
  private:
-  /// Of so many rows those whose sums lie in the gradient; a multiple of 64, so that products begin at whole lines.
-  static constexpr std::size_t in_place(std::size_t rows) { return rows / 128 * 64; }
+  /// Of so many rows those whose sums lie in the gradient: whole pairs of tiles of 128 rows, for the product, of a large gradient,
+  /// else whole lines.
+  static constexpr std::size_t in_place(std::size_t rows) {
+    const std::size_t multiple = rows >= 4096 ? 256 : 64;
+    return rows / 2 / multiple * multiple;
+  }
 
   template <class T>
   static matrix_view<T> row_of(T* data, std::size_t n) {
