@@ -137,6 +137,15 @@ def test_what_is_replaced(kind, calls):
         assert documented()[kind] == {"loss" if name.startswith("fused_linear") else name for name in replaced}
 
 
+@pytest.mark.parametrize("kind", ["qwen2_vl", "qwen2_5_vl", "glm4v", "glm4v_moe"])
+def test_rotations_by_time_height_and_width(kind, calls):
+    """Of the language model and the tower, whether the angles are joined before the layers or, as before 5, in each."""
+    model = patched(kind, of_type(kind))
+    calls.clear()
+    step(model, batch_of(kind))
+    assert calls["rope"] == 4
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_f32_loss_and_gradients(kind):
     """As test_models.py has it: twice eager's error, and a floor for what eager has by luck."""

@@ -27,6 +27,12 @@ def _once(table):
     return 2 * table.shape[-1]
 
 
+def _joined(table, section):
+    """The angles of each pair, once, of tables by time, height and width: a section of the pairs of each."""
+    parts = table[..., : table.shape[-1] // 2].split(list(section), dim=-1)
+    return torch.cat([part[i] for i, part in enumerate(parts)], -1)
+
+
 def _turned(tensors, axes):
     return tuple(t.transpose(*axes) for t in tensors) if isinstance(tensors, tuple) else tensors.transpose(*axes)
 
@@ -40,9 +46,17 @@ class Rotation:
     heads: int = 2
     where: int = 1  # the axis of heads in the tensors, before an argument unsqueeze_dim says otherwise
     patches: bool = False  # tensors [patches, heads, d] of images, or one image of them, and tables [patches, d]
+    sections: bool = False  # tables [3, batch, seq, d] and behind them the pairs of each, as before transformers 5
+
+    @property
+    def arguments(self) -> int:
+        return self.heads + (1 if self.tables is _polar else 2) + self.sections
 
     def __call__(self, *tensors, axis=None):
         heads, tables = tensors[: self.heads], tensors[self.heads :]
+        if self.sections:
+            *tables, section = tables
+            tables = [_joined(table, section) for table in tables]
         if self.patches:
             made = self.ours(*((t[None] if t.dim() == 3 else t).transpose(1, 2) for t in heads), *tables)
             return tuple(t.transpose(1, 2)[0] if heads[0].dim() == 3 else t.transpose(1, 2) for t in made)
@@ -52,10 +66,14 @@ class Rotation:
 
     def fits(self, tensors) -> bool:
         """Whether tigon rotates these: all of one type, where tigon's rope runs."""
+        if self.sections:
+            *tensors, section = tensors
+            if len(section) != 3 or 2 * sum(section) != tensors[-1].shape[-1]:
+                return False
         q, table = tensors[0], tensors[-1]
         if not all(runs("rope", t) for t in tensors) or any(t.dtype != q.dtype for t in tensors[: self.heads]):
             return False
-        dims = ((3, 4), (2,)) if self.patches else ((4,), (2, 3))
+        dims = ((3, 4), (2,)) if self.patches else ((4,), (4,) if self.sections else (2, 3))
         return table.dtype in (q.dtype, _COMPLEX.get(q.dtype)) and q.dim() in dims[0] and table.dim() in dims[1]
 
 
@@ -75,14 +93,24 @@ def _polar(angles):
     return (torch.polar(torch.ones_like(angles), angles),)
 
 
+def _halves_once(q, k, c, s):
+    return _rope(q, k, c, s, rotary_dim=_once(c))
+
+
+def _neighbours_once(q, k, c, s):
+    return _rope(q, k, c, s, rotary_dim=_once(c), **_NEIGHBOURS)
+
+
 def _of_complex(q, k, table):
     return _rope(q, k, table.real, table.imag, rotary_dim=_once(table), **_NEIGHBOURS)
 
 
 ROTATIONS = {
     "halves": Rotation(_rope, _twice),
-    "halves, angles once": Rotation(lambda q, k, c, s: _rope(q, k, c, s, rotary_dim=_once(c)), _each),
+    "halves, angles once": Rotation(_halves_once, _each),
+    "halves, in sections": Rotation(_halves_once, _twice, sections=True),
     "neighbours": Rotation(lambda q, k, c, s: _rope(q, k, c, s, **_NEIGHBOURS), _twice),
+    "neighbours, in sections": Rotation(_neighbours_once, _twice, sections=True),
     "neighbours, angles beside each other": Rotation(
         lambda q, k, c, s: _rope(q, k, c[..., ::2], s[..., ::2], rotary_dim=c.shape[-1], **_NEIGHBOURS),
         lambda angles: tuple(table.repeat_interleave(2, -1) for table in _each(angles))),
@@ -96,7 +124,7 @@ ROTATIONS = {
 
 
 def _trials(form: Rotation):
-    """Calls of a rotation: tensors, its argument unsqueeze_dim, and whether it may refuse them."""
+    """Calls of a rotation: tensors, what is behind them, unsqueeze_dim, and whether it may refuse them."""
     def heads(*shapes):
         return [torch.randn(*shape, device="cpu", dtype=torch.float32) for shape in shapes[: form.heads]]
 
@@ -104,17 +132,22 @@ def _trials(form: Rotation):
         return form.tables(torch.randn(*shape[:-1], shape[-1] // 2, device="cpu", dtype=torch.float32))
 
     if form.patches:
-        return [([*heads((*batch, 5, 4, 16), (*batch, 5, 4, 16)), *tables(5, 16)], None, False) for batch in ((), (1,))]
+        return [([*heads((*b, 5, 4, 16), (*b, 5, 4, 16)), *tables(5, 16)], (), None, False) for b in ((), (1,))]
     q = heads((2, 4, 5, 16), (2, 2, 5, 16))
     turned = [t.transpose(1, 2) for t in q]
+    if form.sections:
+        return [([*q, *tables(3, 2, 5, 16)], ([1, 4, 3],), None, False),
+                ([*q, *tables(3, 2, 5, 8)], ([1, 1, 2],), None, True),  # of 8 columns
+                ([*turned, *tables(3, 2, 5, 16)], ([1, 4, 3],), 2, True)]
     usual = q if form.where == 1 else turned
-    return [([*usual, *tables(2, 5, 16)], None, False), ([*usual, *tables(2, 5, 8)], None, True),  # of 8 columns
-            ([*q, *tables(5, 16)], 0, True), ([*turned, *tables(2, 5, 16)], 2, True)]
+    return [([*usual, *tables(2, 5, 16)], (), None, False),
+            ([*usual, *tables(2, 5, 8)], (), None, True),  # of 8 columns
+            ([*q, *tables(5, 16)], (), 0, True), ([*turned, *tables(2, 5, 16)], (), 2, True)]
 
 
-def _refuses(function, tensors, how) -> bool:
+def _refuses(function, tensors) -> bool:
     try:
-        function(*tensors, **how)
+        function(*tensors)
         return False
     except Exception:
         return True
@@ -122,10 +155,14 @@ def _refuses(function, tensors, how) -> bool:
 
 def _is_rotation(function, form: Rotation) -> bool:
     dtypes = (torch.float32, torch.bfloat16) if form.tables is not _polar else (torch.float32,)
-    for tensors, axis, optional in _trials(form):
-        how = {} if axis is None else {"unsqueeze_dim": axis}
-        equal = same(functools.partial(function, **how), functools.partial(form, axis=axis), *tensors, dtypes=dtypes)
-        if not equal and not (optional and _refuses(function, tensors, how)):
+    for tensors, behind, axis, optional in _trials(form):
+        def theirs(*given, behind=behind, how={} if axis is None else {"unsqueeze_dim": axis}):
+            return function(*given, *behind, **how)
+
+        def ours(*given, behind=behind, axis=axis):
+            return form(*given, *behind, axis=axis)
+
+        if not same(theirs, ours, *tensors, dtypes=dtypes) and not (optional and _refuses(theirs, tensors)):
             return False
     return True
 
@@ -140,8 +177,7 @@ def rotation(function) -> str | None:
 
 def _rotated(kind: str, theirs):
     """The rotation by tigon where it can be, and by transformers' function."""
-    form = ROTATIONS[kind]
-    count = form.heads + (1 if form.tables is _polar else 2)
+    form, count = ROTATIONS[kind], ROTATIONS[kind].arguments
 
     def rotate(*args, **kwargs):
         axis = kwargs.get("unsqueeze_dim", args[count] if len(args) > count else None)
