@@ -242,8 +242,8 @@ def test_gradient_checkpointing(kind):
 
 
 @pytest.mark.parametrize("kind", TOKENS)
-def test_padding_and_packed_sequences(kind):
-    """Padding on the left and on the right, and positions that start again."""
+def test_padding(kind):
+    """On the right and on the left."""
     model = of_type(kind)
     plain, copied = with_loss(kind, model), patched(kind, model)
     for where in (slice(-7, None), slice(0, 7)):
@@ -254,10 +254,29 @@ def test_padding_and_packed_sequences(kind):
         inputs["attention_mask"][0, where] = 0
         inputs["labels"][0, where] = -100
         same(kind, plain, copied, **inputs)
-    if kind in STATES or kind in IMAGES:
-        return
-    positions = torch.cat([torch.arange(n) for n in (5, 11, 8)])[None].repeat(2, 1)
-    same(kind, plain, copied, position_ids=positions, use_cache=False, **batch_of(kind))
+
+
+def packed(kind, *lengths):
+    """A batch whose positions start again after so many tokens."""
+    positions = torch.cat([torch.arange(n) for n in lengths])[None].repeat(2, 1)
+    return dict(position_ids=positions, use_cache=False, **batch_of(kind))
+
+
+@pytest.mark.parametrize("kind", [kind for kind in TOKENS if kind not in STATES | set(IMAGES)])
+def test_packed_sequences(kind):
+    model, inputs = of_type(kind), packed(kind, 5, 11, 8)
+    same(kind, with_loss(kind, model), patched(kind, model), **inputs)
+
+
+def test_chunks_of_packed_sequences(calls):
+    """Attention of Llama 4 in chunks of 16 tokens, which some versions count from the beginning of a sequence and some
+    from that of the row, is tigon's."""
+    model = of_type("llama4_text")
+    for lengths in ((24,), (3, 19, 2), (20, 4)):
+        copied = patched("llama4_text", model)
+        calls.clear()
+        same("llama4_text", model, copied, **packed("llama4_text", *lengths))
+        assert calls["attention"] == 2
 
 
 @pytest.mark.parametrize("kind", [kind for kind in TOKENS if kind not in HEADLESS | {"llama4"}])

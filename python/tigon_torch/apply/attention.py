@@ -149,25 +149,32 @@ def _is_causal(function, window: int | None) -> bool:
     return _captured(parts[0], "sliding_window_overlay").get("sliding_window") == window
 
 
-def _packed(function, window: int | None) -> torch.Tensor | None:
-    """The number of the packed sequence of each key [batch, keys], if the mask is causal within them and no more."""
+def _size_of_chunks(function) -> int | None:
+    """That of the chunks of keys, if the mask is causal within chunks of one length and no more."""
+    parts = _captured(function, "and_masks").get("mask_functions", ())
+    if len(parts) != 2 or parts[1] is not _causal():
+        return None
+    return _captured(parts[0], "chunked_overlay").get("chunk_size")
+
+
+def _packed(function, window: int | None) -> tuple[torch.Tensor | None, int | None]:
+    """The number of the packed sequence of each key [batch, keys], or of its chunk of one, if the mask is causal within
+    them and no more, and the window."""
     parts = _captured(function, "and_masks").get("mask_functions", ())
     if len(parts) != 2:
-        return None
+        return None, None
+    number = _captured(parts[1], "packed_sequence_mask_function").get("packed_sequence_mask")
     # Positions within a sequence are of no consequence to what is causal; some versions have them so, some do not.
-    within = _captured(parts[0], "remap_positions_for_packed_sequence").get("mask_function", parts[0])
-    if not _is_causal(within, window):
-        return None
-    return _captured(parts[1], "packed_sequence_mask_function").get("packed_sequence_mask")
-
-
-def _ends_of_chunks(function, keys: int) -> list[int] | None:
-    """Where the chunks of keys end, if the mask is causal within chunks of one length and no more."""
-    parts = _captured(function, "and_masks").get("mask_functions", ())
-    size = _captured(parts[0], "chunked_overlay").get("chunk_size") if len(parts) == 2 else None
-    if size is None or parts[1] is not _causal():
-        return None
-    return [*range(size, keys, size), keys]
+    remapped = _captured(parts[0], "remap_positions_for_packed_sequence")
+    within = remapped.get("mask_function", parts[0])
+    if number is None or _is_causal(within, window):
+        return number, window
+    size = _size_of_chunks(within)
+    if size is None:
+        return None, None
+    place = remapped.get("position_ids", torch.arange(number.shape[-1], device=number.device))
+    chunk = place.div(size, rounding_mode="floor")
+    return number * (chunk.max() + 1) + chunk, None
 
 
 def _lengths(window: int | None, ends) -> torch.Tensor:
@@ -195,15 +202,15 @@ def attention_mask(batch_size, q_length=None, kv_length=None, q_offset=0, kv_off
     if not padded and aligned and not compiling:
         if _is_causal(mask_function, local_size):
             return plain_mask(local_size, device)
-        chunks = _ends_of_chunks(mask_function, kv_length) if kv_offset == 0 else None
-        if chunks is not None and len(chunks) == 1:
+        size = _size_of_chunks(mask_function) if kv_offset == 0 else None
+        if size is not None and kv_length <= size:
             return plain_mask(None, device)
-        if chunks is not None and q_length == kv_length:
-            return _lengths(None, torch.tensor(chunks, device=device))
-        packed = _packed(mask_function, local_size) if q_length == kv_length else None
+        if size is not None and q_length == kv_length:
+            return _lengths(None, torch.tensor([*range(size, kv_length, size), kv_length], device=device))
+        packed, window = _packed(mask_function, local_size) if q_length == kv_length else (None, None)
         if packed is not None and bool((packed == packed[:1]).all()):
             starts = torch.nonzero(packed[0].diff(prepend=packed[0, :1] - 1)).flatten()
-            return _lengths(local_size, torch.cat([starts[1:], starts.new_tensor([kv_length])]))
+            return _lengths(window, torch.cat([starts[1:], starts.new_tensor([kv_length])]))
     return sdpa_mask(batch_size=batch_size, kv_length=kv_length, kv_offset=kv_offset, mask_function=mask_function,
                      attention_mask=attention_mask, local_size=local_size, allow_is_causal_skip=False,
                      allow_is_bidirectional_skip=False, **queries, **kwargs)
