@@ -75,26 +75,30 @@ def step(model, inputs):
     return loss.detach(), gradients(model)
 
 
-def usual_errors(kind, dtype, measure, **options):
-    """Errors against f64 of loss and gradients, transformers' and tigon's, medians over batches, and the numbers of
-    each parameter. A gradient that is zero, as that of a bias of keys, is left out."""
+def no_worse(kind, dtype, measure, allowed, **options):
+    """Errors against f64 of loss and gradients: tigon's, divided by allowed(name, numbers, transformers', usual) of the
+    same batch, have a geometric mean of at most 1. From batch to batch errors scatter by a fifth in a vision tower, all
+    its parameters together, and by a half in gemma4, in eager too, so that medians of a few batches say little. A
+    gradient that is zero, as that of a bias of keys, is left out."""
     model = of_type(kind, dtype, **options)
     exact, models = reference(kind, model), [with_loss(kind, model), patched(kind, model)]
-    losses, errors = [[], []], [{}, {}]
-    batches = 7 if kind.startswith("gemma4") else 2  # whose errors scatter by a half from batch to batch, in eager too
-    for seed in range(1, batches + 1):
+    found = {}
+    for seed in range(1, 8):
         inputs = batch_of(kind, seed)
         loss, expected = step(exact, inputs)
         largest = max(g.abs().max() for g in expected.values())
         names = [n for n, g in expected.items() if g.abs().max() > 1e-9 * largest]
-        for i, candidate in enumerate(models):
-            actual, grads = step(candidate, inputs)
+        (loss_eager, eager), (loss_actual, actual) = (step(candidate, inputs) for candidate in models)
+        for grads in (eager, actual):
             assert grads.keys() == expected.keys() and all(grads[n].dtype == dtype for n in names)
-            losses[i].append(((actual.double() - loss).abs() / loss.abs()).item())
-            for n in names:
-                errors[i].setdefault(n, []).append(measure(grads[n], expected[n]))
-    errors = [{n: statistics.median(values) for n, values in of.items()} for of in errors]
-    return list(map(statistics.median, losses)), errors, {n: g.numel() for n, g in expected.items()}
+        errors = {n: (measure(eager[n], expected[n]), measure(actual[n], expected[n])) for n in names}
+        usual = statistics.median(of_eager for of_eager, _ in errors.values())
+        errors["loss"] = [((x.double() - loss).abs() / loss.abs()).item() for x in (loss_eager, loss_actual)]
+        for n, (of_eager, ours) in errors.items():
+            numbers = expected[n].numel() if n in expected else 1
+            found.setdefault(n, []).append(max(0.1, ours / allowed(n, numbers, of_eager, usual)))  # 0 would be luck
+    for n, quotients in found.items():
+        assert statistics.geometric_mean(quotients) <= 1, n
 
 
 def documented():
@@ -149,22 +153,22 @@ def test_rotations_by_time_height_and_width(kind, calls):
 @pytest.mark.parametrize("kind", KINDS)
 def test_f32_loss_and_gradients(kind):
     """As test_models.py has it: twice eager's error, and a floor for what eager has by luck."""
-    (loss_eager, loss), (eager, actual), _ = usual_errors(kind, torch.float32, error)
-    assert loss <= 2 * loss_eager + 3e-7
-    for name in actual:
-        assert actual[name] <= 2 * eager[name] + 4e-6, name
+    def allowed(name, numbers, of_eager, usual):
+        return 2 * of_eager + (3e-7 if name == "loss" else 4e-6)
+
+    no_worse(kind, torch.float32, error, allowed)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_bf16_loss_and_gradients(kind):
     """As test_models.py has it. Of a parameter of few numbers (a gate, a decay) eager's error says little: its scale is
     the median of all parameters, where that is larger. All experts are chosen, as there."""
-    (loss_eager, loss), (eager, actual), numbers = usual_errors(kind, torch.bfloat16, rms_error, experts=4)
-    assert loss <= 1.3 * loss_eager + 2e-3
-    usual = statistics.median(eager.values())
-    for name, value in actual.items():
-        scale = max(eager[name], usual) if numbers[name] < 64 else eager[name]
-        assert value <= scatter(numbers[name]) * scale + 2e-3, name
+    def allowed(name, numbers, of_eager, usual):
+        if name == "loss":
+            return 1.3 * of_eager + 2e-3
+        return scatter(numbers) * (max(of_eager, usual) if numbers < 64 else of_eager) + 2e-3
+
+    no_worse(kind, torch.bfloat16, rms_error, allowed, experts=4)
 
 
 def trained(kind, model, steps: int):
