@@ -75,6 +75,22 @@ def step(model, inputs):
     return loss.detach(), gradients(model)
 
 
+def skip_what_fails_by_itself(kind, model, inputs, change=lambda model: model):
+    """Before 5 some models of transformers fail without tigon too. GLM's with images make three positions of a token,
+    which they refuse where there is neither a mask nor a cache; reentrant checkpoints of Llama 4's tower lose
+    gradients."""
+    if not OLD:
+        return
+    plain, own = (with_loss(kind, copy.deepcopy(model)) for _ in range(2))
+    try:
+        _, actual = step(change(own), inputs)
+    except RuntimeError as error:
+        pytest.skip(f"transformers' own model refuses this: {error}")
+    _, expected = step(plain, inputs)
+    if expected.keys() != actual.keys():
+        pytest.skip(f"transformers' own model has {len(actual)} of {len(expected)} gradients")
+
+
 def no_worse(kind, dtype, measure, allowed, **options):
     """Errors against f64 of loss and gradients: tigon's, divided by allowed(name, numbers, transformers', usual) of the
     same batch, have a geometric mean of at most 1. From batch to batch errors scatter by a fifth in a vision tower, all
@@ -210,8 +226,9 @@ COMPILED = ["ministral", "qwen3_vl_text"]
 @pytest.mark.parametrize("kind", TOKENS if LONG else COMPILED)
 def test_compiled(kind):
     """Loss and gradients as without torch.compile; those of transformers' own that break the graph may do so."""
-    model = patched(kind, of_type(kind))
     inputs = {**batch_of(kind), "use_cache": False}  # with which masks are known without looking at numbers
+    skip_what_fails_by_itself(kind, of_type(kind), inputs)
+    model = patched(kind, of_type(kind))
     loss, expected = step(model, inputs)
     torch._dynamo.reset()
     model.compile(backend="aot_eager", fullgraph=kind in COMPILED)
@@ -230,17 +247,24 @@ def same(kind, model, copied, **inputs):
         assert error(actual[name], g) <= 1e-3 or g.abs().max() < 1e-6 * largest, name
 
 
+@pytest.mark.parametrize("how", [None, {"use_reentrant": False}])
 @pytest.mark.parametrize("kind", KINDS)
-def test_gradient_checkpointing(kind):
-    """The same bits as without."""
-    model = of_type(kind)
+def test_gradient_checkpointing(kind, how):
+    """The same bits as without. The second time with a mask, with which all versions of transformers run."""
+    def checkpointed(made):
+        (made.model if kind in HEADLESS else made).gradient_checkpointing_enable(how)
+        return made
+
+    model, inputs = of_type(kind), batch_of(kind)
     if not model.supports_gradient_checkpointing:
         pytest.skip("transformers does not checkpoint it")
-    first, again = patched(kind, model), patched(kind, model)
-    inner = again.model if kind in HEADLESS else again
-    inner.gradient_checkpointing_enable()
-    (loss, expected), (other, actual) = (step(m, batch_of(kind)) for m in (first, again))
-    assert other == loss
+    if how is None:
+        skip_what_fails_by_itself(kind, model, inputs, checkpointed)
+    elif kind in TOKENS:
+        inputs["attention_mask"] = torch.ones_like(inputs["input_ids"])
+    first, again = patched(kind, model), checkpointed(patched(kind, model))
+    (loss, expected), (other, actual) = (step(m, inputs) for m in (first, again))
+    assert other == loss and actual.keys() == expected.keys()
     for name in expected:
         assert torch.equal(actual[name], expected[name]), name
 
@@ -269,6 +293,7 @@ def packed(kind, *lengths):
 @pytest.mark.parametrize("kind", [kind for kind in TOKENS if kind not in STATES | set(IMAGES)])
 def test_packed_sequences(kind):
     model, inputs = of_type(kind), packed(kind, 5, 11, 8)
+    skip_what_fails_by_itself(kind, model, inputs)
     same(kind, with_loss(kind, model), patched(kind, model), **inputs)
 
 
