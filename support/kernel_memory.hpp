@@ -1,5 +1,5 @@
-// Memory in which the kernels of the programs' backend work: the host's, or with backend cuda a GPU's. The host reads and writes
-// the latter by copies alone, in the order of CUDA's default stream.
+// Memory in which the kernels of the programs' backend work: the host's, or with backend cuda a GPU's. The host reads
+// and writes the latter by copies alone, in the order of CUDA's default stream.
 #ifndef EXAMPLE_SUPPORT_KERNEL_MEMORY_HPP
 #define EXAMPLE_SUPPORT_KERNEL_MEMORY_HPP
 

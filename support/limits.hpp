@@ -29,8 +29,8 @@ double best_rate(double amount, Run run) {
 
 }  // namespace detail
 
-/// The peak of products, of bf16 where the build has an instruction for them or tiles, and the bandwidth of memory, on so
-/// many threads.
+/// The peak of products, of bf16 where the build has an instruction for them or tiles, and the bandwidth of memory, on
+/// so many threads.
 inline machine_limits measure_limits(std::size_t threads, bool bf16) {
   tigon::thread_pool pool(threads);
   machine_limits out;

@@ -228,8 +228,8 @@ void timed_operators<T, S>::product_of(matrix<const A> a, matrix<const B> b, mat
   tigon::gemm(a, b, c, opt, ctx_);
 }
 
-// Compiled once an element type, in operators_f32.cpp and operators_bf16.cpp. That a definition is not in its class keeps
-// it from being compiled with every source that includes this file.
+// Compiled once an element type, in operators_f32.cpp and operators_bf16.cpp. That a definition is not in its class
+// keeps it from being compiled with every source that includes this file.
 extern template class timed_operators<float>;
 extern template class timed_operators<tigon::bfloat16>;
 #define EXAMPLE_PRODUCT_OF(T, S, A, B, C)                                                               \

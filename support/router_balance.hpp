@@ -11,8 +11,9 @@
 
 namespace example {
 
-/// The auxiliary loss that gives experts equal numbers of tokens (Fedus, Zoph and Shazeer, "Switch Transformers", 2021),
-/// of the routers of one layer, or of several layers together, as transformers has it. Over their n rows of logits:
+/// The auxiliary loss that gives experts equal numbers of tokens (Fedus, Zoph and Shazeer, "Switch Transformers",
+/// 2021), of the routers of one layer, or of several layers together, as transformers has it. Over their n rows of
+/// logits:
 ///
 ///   s[t] = softmax(logits[t]),   f[e] = choices of e / n,   P[e] = mean over t of s[t,e]
 ///   loss = experts * sum_e f[e] P[e],   the number of choices of a token where all experts are chosen alike

@@ -134,8 +134,8 @@ class safetensors_file {
     file.parse(header);
     return file;
   }
-  /// Whole pages of a mapped tensor leave the memory of the process, as it has been read. They come back when it is read
-  /// again.
+  /// Whole pages of a mapped tensor leave the memory of the process, as it has been read. They come back when it is
+  /// read again.
   void release(const tensor_view& tensor) const {
     if (!mapped_) return;
     const auto page = static_cast<std::uintptr_t>(::sysconf(_SC_PAGESIZE));

@@ -2,11 +2,11 @@
 //
 //   gpu_ranks [--ranks N] [--time] [--graph]      N: as many as there are GPUs
 //
-// Each rank has some of the classes, and computes the whole on its GPU as well. Of each loss the program says whether it is
-// that of one GPU within the bound that it prints, and dlogits, dx and dw within theirs (in the 2-norm, of the norm of one
-// GPU's); whether what all ranks have is of the same bits on each of them; and whether a second run makes the same bits.
-// --time: milliseconds of fused_linear_cross_entropy of 8192 x 4096 x 128256 on one GPU and on all. --graph: also captures a
-// call, and replays it. Ends with 1 where a line says FAILED, or a rank ends early.
+// Each rank has some of the classes, and computes the whole on its GPU as well. Of each loss the program says whether
+// it is that of one GPU within the bound that it prints, and dlogits, dx and dw within theirs (in the 2-norm, of the
+// norm of one GPU's); whether what all ranks have is of the same bits on each of them; and whether a second run makes
+// the same bits. --time: milliseconds of fused_linear_cross_entropy of 8192 x 4096 x 128256 on one GPU and on all.
+// --graph: also captures a call, and replays it. Ends with 1 where a line says FAILED, or a rank ends early.
 //
 //   nvcc -std=c++20 -O3 -arch=native --expt-relaxed-constexpr -Iinclude -isystem /usr/include/eigen3 -I.../nvidia/nccl/include \
 //     tools/gpu_ranks.cu -o gpu_ranks -lcublasLt -L.../nvidia/nccl/lib -l:libnccl.so.2

@@ -3,8 +3,8 @@
 #include <tigon/backends/cuda/attention.hpp>
 #include <tigon/ops/attention.hpp>
 
-// Heads of [batch, heads, seq, dim], each sequence's heads beside one another in memory; `left` keys before its own that a query
-// sees, or all with 0; sinks may be null.
+// Heads of [batch, heads, seq, dim], each sequence's heads beside one another in memory; `left` keys before its own
+// that a query sees, or all with 0; sinks may be null.
 namespace {
 struct call_of_attention {
   size_t batch, queries, keys, heads, kv_heads, dim, left;

@@ -12,8 +12,8 @@ namespace tigon_bench {
 namespace {
 
 /// Causal: half of the scores exist. Forward has two products of seq_len^2 d / 2 multiply-adds a head, backward five
-/// (the scores are made again). `training` and `wide` are shapes of a model; compare them with gemm's variant `square` of
-/// the same run.
+/// (the scores are made again). `training` and `wide` are shapes of a model; compare them with gemm's variant `square`
+/// of the same run.
 template <class B, class T>
 plan attention_plan(const request& r) {
   const std::size_t batch = r.shape[0], seq_len = r.shape[1], heads = r.shape[2], kv_heads = r.shape[3],

@@ -15,8 +15,8 @@
 
 namespace tigon_bench {
 
-/// Both losses and the gradient in one call, two matrices read and one written, or the losses alone. call(logits, target, teacher, loss,
-/// dlogits, ctx).
+/// Both losses and the gradient in one call, two matrices read and one written, or the losses alone. call(logits,
+/// target, teacher, loss, dlogits, ctx).
 template <class B, class T, class Call>
 plan cross_entropy_divergence_plan(const request& r, passes::distance by, double lowest, double highest, Call call) {
   const bool trained = has_backward(r.direction);

@@ -41,8 +41,9 @@ buffer<std::int32_t> targets_of(const request& r) {
   return target;
 }
 
-/// The loss and all gradients in one call: three products of tokens, hidden and vocab; the loss alone: one. Of a 16-bit layer the second and
-/// third multiply gradients in f32, but the limit asks for the same three as an all-bf16 layer would run them.
+/// The loss and all gradients in one call: three products of tokens, hidden and vocab; the loss alone: one. Of a 16-bit
+/// layer the second and third multiply gradients in f32, but the limit asks for the same three as an all-bf16 layer
+/// would run them.
 template <class B, class T>
 plan fused_linear_cross_entropy_plan(const request& r) {
   const std::size_t tokens = r.shape[0], hidden = r.shape[1], vocab = r.shape[2];

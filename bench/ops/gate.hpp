@@ -1,6 +1,6 @@
 // What swiglu and geglu share: two inputs, one output, two gradients that may replace the inputs. A Gate has
-// forward<B>(a, b, c, ctx) and backward<B>(dc, a, b, da, db, ctx), which call the doors, or run elementary steps where B
-// is `plain`.
+// forward<B>(a, b, c, ctx) and backward<B>(dc, a, b, da, db, ctx), which call the doors, or run elementary steps where
+// B is `plain`.
 #ifndef TIGON_BENCH_OPS_GATE_HPP
 #define TIGON_BENCH_OPS_GATE_HPP
 

@@ -53,9 +53,9 @@ struct preference_case {
   }
 };
 
-/// Loss and all gradients in one call, or the loss alone, of sequences as long as `length` tokens or as a few tokens allow. The limit is
-/// that of the products of tokens, hidden and vocab: three, one for a reference, and the part of one that makes logits
-/// again, because those of a group of sequences did not fit into a chunk.
+/// Loss and all gradients in one call, or the loss alone, of sequences as long as `length` tokens or as a few tokens
+/// allow. The limit is that of the products of tokens, hidden and vocab: three, one for a reference, and the part of
+/// one that makes logits again, because those of a group of sequences did not fit into a chunk.
 template <class B, class T, class Call>
 plan preference_plan(const request& r, std::size_t length, std::size_t ends, bool reference, Call call) {
   const std::size_t tokens = r.shape[0], hidden = r.shape[1], vocab = r.shape[2];

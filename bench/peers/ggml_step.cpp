@@ -1,10 +1,10 @@
-// One training step of a Llama in f32 by ggml: forward, backward and AdamW, on random weights and tokens. Not part of any
-// target, because it needs ggml; ggml_step.py builds and runs it.
+// One training step of a Llama in f32 by ggml: forward, backward and AdamW, on random weights and tokens. Not part of
+// any target, because it needs ggml; ggml_step.py builds and runs it.
 //
 //   ggml_step VOCAB LAYERS HIDDEN INTERMEDIATE HEADS KV_HEADS TOKENS STEPS THREADS
 //
-// Prints the loss and the tokens per second of the median step. ggml has no fused attention with gradients, takes labels
-// as rows of probabilities, and does not clip.
+// Prints the loss and the tokens per second of the median step. ggml has no fused attention with gradients, takes
+// labels as rows of probabilities, and does not clip.
 #include <ggml-alloc.h>
 #include <ggml-backend.h>
 #include <ggml-cpu.h>

@@ -24,7 +24,8 @@ struct linear {
   bool trained() const { return dx.data != nullptr; }
 };
 
-/// Matrices of logits that a loss takes: so many of T, and so many intermediate results. Numbers of the rows beside them.
+/// Matrices of logits that a loss takes: so many of T, and so many intermediate results. Numbers of the rows beside
+/// them.
 template <class T>
 class logit_steps {
  public:

@@ -1,5 +1,5 @@
-// Coefficients of hyper-connections in elementary steps: every step of the Sinkhorn iteration is a pass over the numbers
-// of all tokens, and is kept for the way back.
+// Coefficients of hyper-connections in elementary steps: every step of the Sinkhorn iteration is a pass over the
+// numbers of all tokens, and is kept for the way back.
 #ifndef TIGON_BENCH_PLAIN_MHC_COEFFS_HPP
 #define TIGON_BENCH_PLAIN_MHC_COEFFS_HPP
 

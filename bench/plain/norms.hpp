@@ -104,8 +104,8 @@ void centre_and_scale(tigon::context& ctx, in<X> x, out<A> t, out<A> squares, A*
   each_with(ctx, t, static_cast<const A*>(rstd), scaled, in<A>(t));
 }
 
-/// dx = rstd (h - mean of h - hat mean of h hat), without the mean of h where rows are not centred. h and t are spent, s
-/// is room for a number a row.
+/// dx = rstd (h - mean of h - hat mean of h hat), without the mean of h where rows are not centred. h and t are spent,
+/// s is room for a number a row.
 template <class T, class A>
 void norm_gradient(tigon::context& ctx, out<A> h, in<A> hat, out<A> t, const A* rstd, A* s, out<T> dx, bool centred) {
   const double n = static_cast<double>(h.cols);

@@ -1,5 +1,6 @@
 // Elementary steps, each a pass over memory of its own, as a framework without fusion runs them. Loops and elementary
-// functions are those of the row layer, so that a comparison with the operators shows what fusion gains and nothing else.
+// functions are those of the row layer, so that a comparison with the operators shows what fusion gains and nothing
+// else.
 #ifndef TIGON_BENCH_PLAIN_PASSES_HPP
 #define TIGON_BENCH_PLAIN_PASSES_HPP
 

@@ -12,8 +12,8 @@
 
 namespace tigon_bench::passes {
 
-/// Pairs, the chosen sequences first: means or sums of log-probabilities, a function of them, and alpha = 1 times the nll
-/// of the chosen where it counts. f(preference_pair) returns a pair_value.
+/// Pairs, the chosen sequences first: means or sums of log-probabilities, a function of them, and alpha = 1 times the
+/// nll of the chosen where it counts. f(preference_pair) returns a pair_value.
 template <class F>
 auto of_pairs(std::size_t sequences, bool average, bool with_nll, F f) {
   return [=]<class A>(std::span<const A> logp, std::span<const A> ref, A* u) {

@@ -25,8 +25,8 @@ enum class existing_row { keep, replace };
 /// The file is read at the start and written after every row, so that a failure loses no earlier one.
 class csv_file {
  public:
-  /// Makes the folder. Throws std::runtime_error for a file that is no such table, or that cannot be written. One with the first columns alone is read, and gets the
-  /// others when it is written.
+  /// Makes the folder. Throws std::runtime_error for a file that is no such table, or that cannot be written. One with
+  /// the first columns alone is read, and gets the others when it is written.
   csv_file(std::string path, existing_row policy);
 
   /// Whether add() would keep a measured row that is there, with this key. A row with a reason holds nothing to keep.

@@ -69,8 +69,8 @@ limit measure_stream(const limit_request& r, std::size_t threads, cache_state ca
       (r.in_place && r.writes > r.reads))
     return {not_a_number, "none"};
   const std::size_t bytes = (r.array_bytes + turn_bytes - 1) / turn_bytes * turn_bytes;
-  // Of numbers, as an operator's are: some processors (Zen 5: a fifth faster) have a short way for cache lines of zeros,
-  // which is what a fresh or cleared array holds.
+  // Of numbers, as an operator's are: some processors (Zen 5: a fifth faster) have a short way for cache lines of
+  // zeros, which is what a fresh or cleared array holds.
   std::vector<buffer<float>> arrays;
   pointers p{};
   const auto array = [&] {

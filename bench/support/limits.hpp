@@ -1,5 +1,6 @@
 // What the machine can do at best, measured in the same process just before and just after the case it is held against:
-// streaming the same number of arrays of the same size, the FMA peak, the peaks of the dot instructions of bf16 and of 8-bit numbers.
+// streaming the same number of arrays of the same size, the FMA peak, the peaks of the dot instructions of bf16 and of
+// 8-bit numbers.
 #ifndef TIGON_BENCH_SUPPORT_LIMITS_HPP
 #define TIGON_BENCH_SUPPORT_LIMITS_HPP
 
@@ -41,8 +42,8 @@ enum class cache_state { warm, cold };
 /// `max_age_seconds` for the same request, threads and cache state is reused.
 limit measure_limit(const limit_request& request, std::size_t threads, cache_state cache, double max_age_seconds);
 
-/// GFLOP/s of a peak on that many threads, measured now. bf16_dot is 0 where the build's flags lack AVX512_BF16, int8_dot where
-/// they have no VNNI.
+/// GFLOP/s of a peak on that many threads, measured now. bf16_dot is 0 where the build's flags lack AVX512_BF16,
+/// int8_dot where they have no VNNI.
 double measure_peak(limit_bound bound, std::size_t threads);
 
 /// Whether this build's flags promise the bf16 dot instruction.

@@ -1,5 +1,5 @@
-// Loops that a CPU cannot run faster: streams of arrays, and products in registers. Written without the library's own lanes:
-// a loop that shares a mistake with the kernels would be no limit.
+// Loops that a CPU cannot run faster: streams of arrays, and products in registers. Written without the library's own
+// lanes: a loop that shares a mistake with the kernels would be no limit.
 #ifndef TIGON_BENCH_SUPPORT_PEAKS_HPP
 #define TIGON_BENCH_SUPPORT_PEAKS_HPP
 

@@ -1,5 +1,5 @@
-// Shapes of a row of cases: one model at growing numbers of tokens, one number of tokens in seven models, or one number of
-// a shape alone. The words of an op's dims say which of a shape's numbers follow a model:
+// Shapes of a row of cases: one model at growing numbers of tokens, one number of tokens in seven models, or one number
+// of a shape alone. The words of an op's dims say which of a shape's numbers follow a model:
 //
 //   tokens, rows                batch times sequence length
 //   batch; seq_len, positions   its two factors

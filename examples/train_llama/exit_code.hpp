@@ -13,8 +13,8 @@
 
 namespace example {
 
-/// What run() returns. What it throws is a sentence on stderr instead, and 2 where the user can change something (memory,
-/// text, tokenizer, checkpoint, files), otherwise 1.
+/// What run() returns. What it throws is a sentence on stderr instead, and 2 where the user can change something
+/// (memory, text, tokenizer, checkpoint, files), otherwise 1.
 template <class Run>
 int exit_code_of(const char* program, Run run) {
   const auto refused = [program](const char* sentence, int code) {

@@ -19,9 +19,9 @@ namespace example {
 /// A Llama by tigon's fused operators, forward and backward by hand. All activations lie in one arena, and so do the
 /// gradients: those of a layer where activations of later layers were, which backward has done with. A layer keeps
 /// what it read, what attention read and wrote, and gate and up; the residual stream between attention and MLP, the
-/// norms' outputs and the gated product are made again in backward: the first takes a product of hidden x hidden weights,
-/// the others a pass. With experts, a layer keeps gate and up of every choice, and the choices. T is the type of weights and
-/// activations; S that of gradients, of the norms' weights, and of the state of the optimizer.
+/// norms' outputs and the gated product are made again in backward: the first takes a product of hidden x hidden
+/// weights, the others a pass. With experts, a layer keeps gate and up of every choice, and the choices. T is the type
+/// of weights and activations; S that of gradients, of the norms' weights, and of the state of the optimizer.
 template <tigon::element T, tigon::element S>
 class llama_model {
  public:
@@ -48,8 +48,8 @@ class llama_model {
     return last_loss();
   }
 
-  /// Memory for the gradient of every parameter, as the layout has it. Activations share it: what step() writes there is lost
-  /// with the next call of the model.
+  /// Memory for the gradient of every parameter, as the layout has it. Activations share it: what step() writes there
+  /// is lost with the next call of the model.
   std::span<S> gradient() const { return memory_of_gradient_; }
 
   /// The same, and the gradient of every parameter.
@@ -72,9 +72,9 @@ class llama_model {
   /// with their weight; 0 without experts.
   double balance_loss() const { return balance_loss_; }
 
-  /// Scores of the token that follows ids[position]; ids is one window. The layers' keys and values of the call before are
-  /// a cache: only tokens from the first on that is another are computed. step() and loss() empty it; so does uncache(),
-  /// which is needed after weights have changed otherwise.
+  /// Scores of the token that follows ids[position]; ids is one window. The layers' keys and values of the call before
+  /// are a cache: only tokens from the first on that is another are computed. step() and loss() empty it; so does
+  /// uncache(), which is needed after weights have changed otherwise.
   void next_logits(weight_views<T, S> weights, std::span<const std::int32_t> ids, std::size_t position,
                    std::span<float> out) {
     weights_ = weights;
@@ -186,8 +186,8 @@ class llama_model {
   tigon::heads_view<T> k_of(matrix<T> qkv) const { return heads(qkv, c_.hidden, c_.kv_heads); }
   tigon::heads_view<T> v_of(matrix<T> qkv) const { return heads(qkv, c_.hidden + c_.kv_hidden(), c_.kv_heads); }
 
-  /// Returns the last norm's output; the head follows. `cached` tokens of one window, whose keys and values the layers have,
-  /// come before ids.
+  /// Returns the last norm's output; the head follows. `cached` tokens of one window, whose keys and values the layers
+  /// have, come before ids.
   matrix<T> forward(std::span<const std::int32_t> ids, std::size_t cached = 0) {
     const std::size_t n = ids.size(), length = std::min(n, seq_len_);
     balance_loss_ = 0;

@@ -1,5 +1,5 @@
-// Operators of train_llama for a GPU: what operators_f32.cpp and operators_bf16.cpp have for the host, and those of a state in
-// bf16.
+// Operators of train_llama for a GPU: what operators_f32.cpp and operators_bf16.cpp have for the host, and those of a
+// state in bf16.
 #include <tigon/backends/cuda/attention.hpp>
 
 // Behind it: it says how these are compiled.

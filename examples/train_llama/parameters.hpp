@@ -39,8 +39,9 @@ struct parameter_tensor {
 };
 
 /// All parameters in one flat array, so that the optimizer, the checkpoint and the conversion to bf16 see a
-/// single stretch. The tensors of layers come first, in the order of layers. Matrices are [out, in]; projections of one input lie under one another: q, k and v in `qkv`,
-/// gate and up in `gate_up`. The experts of a layer lie under one another in `gate_up` and in `down`.
+/// single stretch. The tensors of layers come first, in the order of layers. Matrices are [out, in]; projections of one
+/// input lie under one another: q, k and v in `qkv`, gate and up in `gate_up`. The experts of a layer lie under one
+/// another in `gate_up` and in `down`.
 struct parameter_layout {
   struct layer {
     std::size_t attention_norm, qkv, attention_out, mlp_norm, router, gate_up, down;  ///< indices into tensors

@@ -7,7 +7,8 @@
 //                         named; gpu under nvcc, for which it defines TIGON_DEVICE_CODE
 //   TIGON_TILE_CAPACITY_BITS  memory of a chip's core for tiles; unset: what the backend says (backend/capacity.hpp)
 //   TIGON_VECTOR_CORES    the same of the number of cores
-//   TIGON_CORE            intel, zen4, zen5 or other: the CPU core that row kernels are scheduled for; unset: by the flags
+//   TIGON_CORE            intel, zen4, zen5 or other: the CPU core that row kernels are scheduled for; unset: by the
+//                         flags
 //   TIGON_CHECKS          1 (default): public functions check shapes, strides and aliasing; 0: only indices that come
 //                         from data
 //   TIGON_DEVICE_CODE     under nvcc: functions of row programs are of host and device, on single numbers alone
@@ -21,8 +22,8 @@
 #define TIGON_VERSION_PATCH 0
 #define TIGON_VERSION_STRING "0.2.0"
 
-// Behind a refusal by the preprocessor, a header that does not exist ends the compilation (.ci/greps): g++ and clang++ would
-// otherwise go on, and print a thousand errors behind the sentence.
+// Behind a refusal by the preprocessor, a header that does not exist ends the compilation (.ci/greps): g++ and clang++
+// would otherwise go on, and print a thousand errors behind the sentence.
 #if defined(_MSC_VER) && !defined(__clang__)
 #error "tigon: MSVC cannot compile the headers; use g++ or clang++"
 #include <the_error_above_ends_compilation>
@@ -63,8 +64,8 @@
 #define TIGON_DEVICE_CODE
 #endif
 
-// A function of a row that for_rows calls: empty on CPUs, and under nvcc, which forbids too many of them on the device. What
-// runs on a device is a struct of TIGON_INLINE functions.
+// A function of a row that for_rows calls: empty on CPUs, and under nvcc, which forbids too many of them on the device.
+// What runs on a device is a struct of TIGON_INLINE functions.
 #define TIGON_FN
 // What names a CPU's registers, or catches exceptions: for the host alone.
 #define TIGON_HOST_INLINE inline __attribute__((always_inline))
@@ -182,9 +183,9 @@
 #endif
 #endif
 
-// The CPU core that the flags name, of those that backend/cores.hpp knows: Intel's with 512 bits, Zen 4, Zen 5, or other.
-// Compilers that know neither say Zen 3 with AVX-512 for both Zen 4 and Zen 5; they say Zen 4 for Zen 5, which has more
-// instructions. It is part of the symbols, too.
+// The CPU core that the flags name, of those that backend/cores.hpp knows: Intel's with 512 bits, Zen 4, Zen 5, or
+// other. Compilers that know neither say Zen 3 with AVX-512 for both Zen 4 and Zen 5; they say Zen 4 for Zen 5, which
+// has more instructions. It is part of the symbols, too.
 #if !defined(TIGON_CORE)
 #if defined(__skylake_avx512__) || defined(__cascadelake__) || defined(__cooperlake__) ||       \
     defined(__icelake_server__) || defined(__sapphirerapids__) || defined(__graniterapids__) || \

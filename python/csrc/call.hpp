@@ -93,9 +93,9 @@ constexpr F* entry(F* f) {
   return has_kernel<Op> ? f : nullptr;
 }
 
-/// f.operator()<T>() for the element type. The tables of an instruction set are of f32 and bf16, those of products of one
-/// of them; f64, which is there for checks of gradients, is compiled once, for any CPU, and so is f16, for those that
-/// convert it. Those of CUDA are of one type each.
+/// f.operator()<T>() for the element type. The tables of an instruction set are of f32 and bf16, those of products of
+/// one of them; f64, which is there for checks of gradients, is compiled once, for any CPU, and so is f16, for those
+/// that convert it. Those of CUDA are of one type each.
 template <class F>
 void with_type(const char* op, type of, F f) {
 #if TIGON_TORCH_F64

@@ -87,8 +87,8 @@ const set_kernels& kernels_of(const std::string& set) {
   return all.try_emplace(set, set.c_str()).first->second;
 }
 
-// Which operators run on another set than the one that was chosen for this CPU: "" stands for those that are not named. A call
-// reads the map that it finds; a wish makes another one.
+// Which operators run on another set than the one that was chosen for this CPU: "" stands for those that are not named.
+// A call reads the map that it finds; a wish makes another one.
 using wishes = std::map<std::string, const set_kernels*, std::less<>>;
 std::atomic<const wishes*> wished = nullptr;
 

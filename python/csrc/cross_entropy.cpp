@@ -112,7 +112,8 @@ void fused_linear_cross_entropy_backward(const host& h, vector upstream, matrix 
            });
 }
 
-/// A gradient that was made in forward times its upstream gradient, in place: on CUDA, where the host does not look at a number.
+/// A gradient that was made in forward times its upstream gradient, in place: on CUDA, where the host does not look at
+/// a number.
 void times_upstream([[maybe_unused]] const host& h, [[maybe_unused]] vector upstream,
                     [[maybe_unused]] matrix gradient) {
 #if TIGON_TORCH_CUDA

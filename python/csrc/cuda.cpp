@@ -1,6 +1,6 @@
-// What a call on CUDA runs on: the current stream and memory of PyTorch's allocator, and the kernels of the library for CUDA,
-// a table for each element type. Tests compile them with a C++ compiler against a model of a GPU, whose memory is the host's
-// (TIGON_TORCH_CUDA_MODEL).
+// What a call on CUDA runs on: the current stream and memory of PyTorch's allocator, and the kernels of the library for
+// CUDA, a table for each element type. Tests compile them with a C++ compiler against a model of a GPU, whose memory is
+// the host's (TIGON_TORCH_CUDA_MODEL).
 #if !TIGON_TORCH_CUDA_MODEL
 #include <cuda_runtime_api.h>
 #endif

@@ -119,8 +119,8 @@ ScalarType first_type(const char* kinds, const std::vector<maybe>& tensors) {
   return ScalarType::Float;
 }
 
-/// Runs the kernel of that name. The first `read` tensors are read, the others written; names has a word for each of those
-/// that are read.
+/// Runs the kernel of that name. The first `read` tensors are read, the others written; names has a word for each of
+/// those that are read.
 void run_kernel(std::string op, std::string names, int64_t read, std::vector<maybe> tensors,
                 std::vector<double> numbers) {
   const char* kinds = any_operator(op).kinds;

@@ -1,4 +1,5 @@
-// Operators of one declaration: a function over plain arguments, operands first and then numbers, as an entry of a table.
+// Operators of one declaration: a function over plain arguments, operands first and then numbers, as an entry of a
+// table.
 #ifndef TIGON_TORCH_DECLARED_HPP
 #define TIGON_TORCH_DECLARED_HPP
 

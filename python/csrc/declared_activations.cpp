@@ -101,8 +101,8 @@ void embedding_backward(const host& h, matrix dy, id_vector ids, matrix dweight,
 }
 
 #if TIGON_TORCH_CUDA
-/// A gate's program of backward whose results are y, dgate and dup: a layer behind it needs y once more, and gate and up
-/// are read once for all three.
+/// A gate's program of backward whose results are y, dgate and dup: a layer behind it needs y once more, and gate and
+/// up are read once for all three.
 template <class P>
 struct with_output : P {
   template <class V>

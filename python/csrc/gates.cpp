@@ -19,8 +19,8 @@ matrix rows_from(matrix m, std::size_t first, std::size_t count) {
   return m;
 }
 
-/// backward(dy, gate, up, dgate, dup, ctx) of views. Where one gradient is not wanted, what the door makes of it goes to
-/// a few rows that stay in the cache.
+/// backward(dy, gate, up, dgate, dup, ctx) of views. Where one gradient is not wanted, what the door makes of it goes
+/// to a few rows that stay in the cache.
 template <class T, class Backward>
 void by_wanted(const host& h, matrix dy, matrix gate, matrix up, matrix dgate, matrix dup, Backward backward) {
   const bool both = dgate.data != nullptr && dup.data != nullptr;

@@ -1,5 +1,5 @@
-// What the library asks of its kernels, once for every instruction set, and for CUDA: functions over pointers, sizes and strides.
-// Neither PyTorch's types nor tigon's cross this border, and element types are values.
+// What the library asks of its kernels, once for every instruction set, and for CUDA: functions over pointers, sizes
+// and strides. Neither PyTorch's types nor tigon's cross this border, and element types are values.
 #ifndef TIGON_TORCH_KERNELS_HPP
 #define TIGON_TORCH_KERNELS_HPP
 
@@ -36,8 +36,8 @@ struct cube {
   type of = type::f32;
   std::size_t sizes[3] = {};
 };
-// The same in another type than the first operand has: that of the sums (f32, f64 beside f64), or i64. A plain vector has
-// that of the sums.
+// The same in another type than the first operand has: that of the sums (f32, f64 beside f64), or i64. A plain vector
+// has that of the sums.
 struct wide_matrix : matrix {};
 struct id_vector : vector {};
 /// In the type of the first operand.
@@ -69,8 +69,8 @@ struct host {
 // The numbers of the operators' schemas.
 enum class casting : int { llama, gemma, none };
 
-/// Weights and their gradients have the type of the sums, f32, or f64 beside f64; on CUDA also that of x. All of one call have
-/// one type.
+/// Weights and their gradients have the type of the sums, f32, or f64 beside f64; on CUDA also that of x. All of one
+/// call have one type.
 struct norm_options {
   double eps, offset;
   casting cast;
@@ -103,7 +103,8 @@ struct gate_kernels {
 struct rope_options {
   bool last, neighbours;  ///< columns of a head that are rotated, and their pairs; otherwise the first ones, halves
 };
-/// Tables have the type of the sums, on CUDA also that of q; backwards, q and k are gradients of the rotated ones. k may have no heads.
+/// Tables have the type of the sums, on CUDA also that of q; backwards, q and k are gradients of the rotated ones. k
+/// may have no heads.
 struct rotary_kernels {
   void (*rope)(const host&, heads q, heads k, matrix cos, matrix sin, heads q_out, heads k_out, rope_options,
                bool backward);

@@ -150,8 +150,8 @@ two geglu_backward(Tensor dy, Tensor gate, Tensor up, bool tanh, bool need_gate,
   return {to.of_gate, to.of_up};
 }
 
-/// The first columns of a table, half of rotary_dim, a row for every token. Without a rotary_dim half of its columns: the
-/// tables of transformers repeat them.
+/// The first columns of a table, half of rotary_dim, a row for every token. Without a rotary_dim half of its columns:
+/// the tables of transformers repeat them.
 Tensor half_table(const char* op, const char* name, const Tensor& t, int64_t rotary_dim) {
   const int64_t last = t.dim() - 1, cols = t.size(last), pairs = (rotary_dim < 0 ? cols : rotary_dim) / 2;
   real_type_of(op, name, t);

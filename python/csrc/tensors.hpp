@@ -131,8 +131,8 @@ type real_type_of(const char* op, const char* name, const Tensor& t);
 matrix rows_of(const char* op, const char* name, Tensor& t);
 /// Of a tensor that was made here.
 matrix rows_of(const Tensor& made);
-/// The type that kernels take the parameters beside x in: on CUDA that of x, where all that are there have it, and otherwise
-/// that of the sums.
+/// The type that kernels take the parameters beside x in: on CUDA that of x, where all that are there have it, and
+/// otherwise that of the sums.
 ScalarType type_of_parameters(const Tensor& x, const maybe& w, const maybe& b = std::nullopt);
 /// A vector in this type; what is not is converted. Without a tensor, without memory.
 vector vector_in(ScalarType to, const char* op, const char* name, maybe& t, const Tensor& like);
@@ -148,9 +148,9 @@ Tensor heads_like(const Tensor& t);
 /// [batch, heads, seq_len, head_dim] in the memory order [batch, seq_len, heads, head_dim].
 Tensor token_major(const Tensor& like, int64_t batch, int64_t heads, int64_t seq_len, int64_t head_dim);
 
-/// What one call runs on: PyTorch's threads and memory, or the stream of a tensor's device and its memory. Scratch memory of
-/// a CPU is kept for the next call of this thread, up to 32 MiB: of fresh memory every page costs its first touch, and what
-/// was used a moment ago is still in the cache.
+/// What one call runs on: PyTorch's threads and memory, or the stream of a tensor's device and its memory. Scratch
+/// memory of a CPU is kept for the next call of this thread, up to 32 MiB: of fresh memory every page costs its first
+/// touch, and what was used a moment ago is still in the cache.
 class call {
  public:
   explicit call(const Tensor& on);
@@ -174,8 +174,8 @@ class call {
 
 /// Whether there are kernels for f16.
 bool has_f16();
-/// The kernels of an operator for an element type: of the instruction set that was wished for it, or of that which was chosen
-/// at the first call.
+/// The kernels of an operator for an element type: of the instruction set that was wished for it, or of that which was
+/// chosen at the first call.
 const kernel_table& table(std::string_view op, type of);
 /// Those for some element type that there are kernels for.
 const kernel_table& any_table();

@@ -84,8 +84,8 @@ void expect_equal(const problem<T, W>& p, const problem<T, W>& q) {
 
 template <class P>
 struct ascend_attn_res : testing::Test {};
-/// round_key rounds keys to 16 bits: where blocks end elsewhere, a sum's last bit may turn one of them to the other side.
-/// So the chip with other blocks than the usual one has f32 here.
+/// round_key rounds keys to 16 bits: where blocks end elsewhere, a sum's last bit may turn one of them to the other
+/// side. So the chip with other blocks than the usual one has f32 here.
 using attn_res_pairs = testing::Types<on<double_chip, float>, on<usual_chip, tigon::bfloat16>, on<small_chip, double>,
                                       on<large_chip, tigon::float16>>;
 TYPED_TEST_SUITE(ascend_attn_res, attn_res_pairs, names);

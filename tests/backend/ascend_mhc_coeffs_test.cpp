@@ -91,7 +91,8 @@ TEST(ascend_mhc_coeffs_history, kept_or_made_again_has_the_same_bits) {
   EXPECT_EQ(kept.bits(), again.bits());
 }
 
-// Streams come in for their root mean square; numbers of tokens for the iteration, whose scratch memory is the buffer's.
+// Streams come in for their root mean square; numbers of tokens for the iteration, whose scratch memory is the
+// buffer's.
 TEST(ascend_mhc_coeffs_copies, are_streams_and_coefficients) {
   const mhc_shape s{330, 4, 100};
   const std::size_t mixes = s.mixes(), numbers = s.tokens * sizeof(float);

@@ -1,5 +1,5 @@
-// The parts of a mixture of experts that ascend adapts: rows that are gathered, scattered and weighted through tiles. Moe as
-// a whole on ascend: tests/training.
+// The parts of a mixture of experts that ascend adapts: rows that are gathered, scattered and weighted through tiles.
+// Moe as a whole on ascend: tests/training.
 #include <tigon/ops/moe.hpp>
 
 #include <cmath>
@@ -114,7 +114,8 @@ TYPED_TEST(ascend_moe, gives_the_same_bits_for_any_threads) {
   }));
 }
 
-// Every row comes in once and goes out once; a row of products that is summed stays to be weighted where it is one block.
+// Every row comes in once and goes out once; a row of products that is summed stays to be weighted where it is one
+// block.
 TEST(ascend_moe_copies, are_the_rows_of_pairs) {
   problem<float> p({40, 1, 8192});
   const std::size_t row = 8192 * sizeof(float);

@@ -1,5 +1,5 @@
-// NaN in each place of a row stays in its row, also in the tiles of ascend. Products, rotations and attention, which mix
-// rows, have this in their own tests.
+// NaN in each place of a row stays in its row, also in the tiles of ascend. Products, rotations and attention, which
+// mix rows, have this in their own tests.
 #include <gtest/gtest.h>
 
 #include <tigon/backends/ascend/backend.hpp>

@@ -1,7 +1,7 @@
-// A device on threads: a backend whose memory the host may not loop over, and whose rows are computed by several workers
-// each, a thread for every worker. They meet at barriers where a device has them: in every map, reduction and scan, and in
-// row.sync(). Which worker has a column differs from pass to pass. So ThreadSanitizer finds what such a device would get
-// wrong, and a number that one worker keeps to itself is wrong where another reads it.
+// A device on threads: a backend whose memory the host may not loop over, and whose rows are computed by several
+// workers each, a thread for every worker. They meet at barriers where a device has them: in every map, reduction and
+// scan, and in row.sync(). Which worker has a column differs from pass to pass. So ThreadSanitizer finds what such a
+// device would get wrong, and a number that one worker keeps to itself is wrong where another reads it.
 #ifndef TIGON_TESTS_BLOCK_MODEL_BLOCK_MODEL_HPP
 #define TIGON_TESTS_BLOCK_MODEL_BLOCK_MODEL_HPP
 
@@ -31,7 +31,8 @@ class block {
  public:
   static constexpr std::size_t workers = 3;
 
-  /// All workers come to the same kind of step: a worker that has left the row, or is in another step, ends the program.
+  /// All workers come to the same kind of step: a worker that has left the row, or is in another step, ends the
+  /// program.
   void meet(std::size_t me, const char* step) {
     steps_[me] = step;
     all_.arrive_and_wait();

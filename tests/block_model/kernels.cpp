@@ -1,6 +1,6 @@
 // Kernels of row programs on the model of a device, whose results are compared with those of single numbers. Under
-// ThreadSanitizer, without which the model shows little. `block_model_without_*` are the same kernels without what makes
-// them right: CMakeLists.txt expects a race of two and wrong numbers of the third.
+// ThreadSanitizer, without which the model shows little. `block_model_without_*` are the same kernels without what
+// makes them right: CMakeLists.txt expects a race of two and wrong numbers of the third.
 #include <gtest/gtest.h>
 
 #include <cmath>

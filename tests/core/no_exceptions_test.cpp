@@ -1,4 +1,5 @@
-// Errors of a program without exceptions (-fno-exceptions): the handler gets the code and the sentence, and nothing is written.
+// Errors of a program without exceptions (-fno-exceptions): the handler gets the code and the sentence, and nothing is
+// written.
 #include <gtest/gtest.h>
 
 #include <tigon/ops/softmax.hpp>

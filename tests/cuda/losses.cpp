@@ -1,5 +1,5 @@
-// Losses of logits on the model of a GPU: rows below their label's logit and below their maximum, labels that do not count, labels
-// out of range, and layers in front.
+// Losses of logits on the model of a GPU: rows below their label's logit and below their maximum, labels that do not
+// count, labels out of range, and layers in front.
 #include "problem.hpp"
 // Behind it: it says how these are compiled.
 #include <cstdint>

@@ -1,7 +1,8 @@
-// A GPU on a CPU: what the headers of backend cuda need of CUDA, for a C++ compiler. A kernel's blocks run one after the other,
-// and of a block every thread of the GPU: as a fiber, which switches at barriers and shuffles, or, with
-// TIGON_CUDA_MODEL_THREADS, as a thread of the system, so that ThreadSanitizer sees a barrier that is missing. A block whose
-// threads wait for one that has left, or at different barriers, ends the program. To be included before any header of tigon.
+// A GPU on a CPU: what the headers of backend cuda need of CUDA, for a C++ compiler. A kernel's blocks run one after
+// the other, and of a block every thread of the GPU: as a fiber, which switches at barriers and shuffles, or, with
+// TIGON_CUDA_MODEL_THREADS, as a thread of the system, so that ThreadSanitizer sees a barrier that is missing. A block
+// whose threads wait for one that has left, or at different barriers, ends the program. To be included before any
+// header of tigon.
 #ifndef TIGON_TESTS_CUDA_MODEL_HPP
 #define TIGON_TESTS_CUDA_MODEL_HPP
 

@@ -1,5 +1,5 @@
-// operator new of a program whose host memory a GPU reads and writes: pinned memory, in which vectors of tests are arguments
-// of doors on backend cuda. One arena, since pinning takes long.
+// operator new of a program whose host memory a GPU reads and writes: pinned memory, in which vectors of tests are
+// arguments of doors on backend cuda. One arena, since pinning takes long.
 #include <cuda_runtime.h>
 
 #include <cstddef>

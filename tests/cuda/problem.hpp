@@ -1,7 +1,7 @@
-// An operator on the model of a GPU and on single numbers: the same operands, equal results, equal bits in two runs, nothing
-// written beside the results, and the device's memory out of the host's reach but in kernels. The second run has the last block
-// first. With TIGON_TESTS_ON_GPU a GPU takes the model's place (tools/gpu_check): the second run is then the replay of a graph
-// that captured the call.
+// An operator on the model of a GPU and on single numbers: the same operands, equal results, equal bits in two runs,
+// nothing written beside the results, and the device's memory out of the host's reach but in kernels. The second run
+// has the last block first. With TIGON_TESTS_ON_GPU a GPU takes the model's place (tools/gpu_check): the second run is
+// then the replay of a graph that captured the call.
 #ifndef TIGON_TESTS_CUDA_PROBLEM_HPP
 #define TIGON_TESTS_CUDA_PROBLEM_HPP
 

@@ -1,5 +1,6 @@
-// Losses over a split vocabulary on the model of a GPU. Ranks are threads, whose kernels run one after the other; what they
-// gather is copied by kernels. Results are compared with those of one rank in f64 on a CPU, at the bounds of the contracts.
+// Losses over a split vocabulary on the model of a GPU. Ranks are threads, whose kernels run one after the other; what
+// they gather is copied by kernels. Results are compared with those of one rank in f64 on a CPU, at the bounds of the
+// contracts.
 #include "problem.hpp"
 // Behind it: it says how these are compiled.
 #include <array>
@@ -51,7 +52,8 @@ class model_ranks {
 
 void* stream_of_rank(std::size_t r) { return reinterpret_cast<void*>(r + 1); }
 
-/// fn(ranks, context) on every rank, with the device's memory out of the host's reach, and a workspace of so many bytes there.
+/// fn(ranks, context) on every rank, with the device's memory out of the host's reach, and a workspace of so many bytes
+/// there.
 template <class Fn>
 void on_ranks(std::size_t ranks, std::size_t bytes, Fn fn, model_ranks::hosts how = model_ranks::hosts::compare) {
   std::vector<std::span<std::byte>> memory;

@@ -1,5 +1,5 @@
-// Log-probabilities, policies, sequences and distillation on the model of a GPU: several chunks, labels and masks in the device's
-// memory, ids out of range.
+// Log-probabilities, policies, sequences and distillation on the model of a GPU: several chunks, labels and masks in
+// the device's memory, ids out of range.
 #include "problem.hpp"
 // Behind it: it says how these are compiled.
 #include <cstdint>
@@ -244,8 +244,8 @@ TEST(cuda_sequences, distillation) {
       4e-6);
   expect_as_single_numbers<bfloat16>(s, of_distillation<bfloat16>({}, {.log_target = true}, 4), 8e-3);
 }
-// More columns than the threads of a row have at a time: gradients of 16 bits go where its logits are still being read. On a
-// GPU a cluster has such a row.
+// More columns than the threads of a row have at a time: gradients of 16 bits go where its logits are still being read.
+// On a GPU a cluster has such a row.
 TEST(cuda_sequences, distillation_of_wide_rows) {
   expect_as_single_numbers<bfloat16>({2, 8}, of_distillation<bfloat16>({}, {}, 0, 17000), 8e-3);
 }

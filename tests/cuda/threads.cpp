@@ -1,5 +1,5 @@
-// Backend cuda on the model of a GPU with a thread for each of its threads, under ThreadSanitizer: few rows, since each has
-// hundreds of threads.
+// Backend cuda on the model of a GPU with a thread for each of its threads, under ThreadSanitizer: few rows, since each
+// has hundreds of threads.
 #include "model.hpp"
 // Behind it: it says how these are compiled.
 #include <gtest/gtest.h>

@@ -1,4 +1,5 @@
-// train_llama for backend cuda on the model of a GPU: the program as nvcc compiles it, whose losses are those of the CPU's.
+// train_llama for backend cuda on the model of a GPU: the program as nvcc compiles it, whose losses are those of the
+// CPU's.
 #include "model.hpp"
 // Behind it: it says how these are compiled.
 #include <tigon/backends/cuda/attention.hpp>

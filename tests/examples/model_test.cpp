@@ -173,8 +173,8 @@ void expect_slopes(problem p) {
 }
 
 TEST(model, gradient_is_the_slope_of_the_loss) { expect_slopes(problem()); }
-// All experts are chosen, because the loss jumps where the choice changes; and the balance loss is then its weight, with
-// no slope.
+// All experts are chosen, because the loss jumps where the choice changes; and the balance loss is then its weight,
+// with no slope.
 TEST(model, gradient_is_the_slope_of_the_loss_of_a_mixture) { expect_slopes(problem(mixture(3, 3))); }
 
 // f is a count, which these logits leave as it is.
@@ -206,7 +206,8 @@ TEST(model, balance_gradient_is_the_slope_of_the_balance_loss) {
     logits[i] = before;
     EXPECT_NEAR(static_cast<double>(gradient[i]), 1 + 0.25 * (above - below) / (2 * static_cast<double>(h)), 1e-5);
   }
-  // Where all experts are chosen alike it is top_k; where one has all tokens and all of the scores, the number of experts.
+  // Where all experts are chosen alike it is top_k; where one has all tokens and all of the scores, the number of
+  // experts.
   for (std::size_t i = 0; i < chosen.size(); ++i) chosen[i] = static_cast<std::int32_t>(i % 4);
   router_balance even(4), uneven(4);
   even.add({std::vector<float>(6 * 4).data(), 6, 4}, {chosen.data(), 6, 2});

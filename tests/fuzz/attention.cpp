@@ -117,7 +117,8 @@ void attention(P& p) {
   p.compare(lse, {.bound = bound / 2, .scale = 1});
   // Without dq a dk of 16 bits is refused, and one of the reference is not.
   if (sizeof(T) == 2 && dq.damage == tigon::fuzz::fault::null) throw tigon::fuzz::end_of_case{};
-  // Each side goes on with its own o: of a rounded one the reference would make a delta that is worse than that of bf16.
+  // Each side goes on with its own o: of a rounded one the reference would make a delta that is worse than that of
+  // bf16.
   p.call({&dq, &dk, &dv, &dsinks}, [&](auto s) {
     using S = decltype(s);
     tigon::attention_backward<typename S::backend, typename S::element>(

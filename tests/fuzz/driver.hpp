@@ -1,11 +1,11 @@
-// The ends of a fuzz program: a function for libFuzzer, and a main that needs no fuzzer. The first byte of a case chooses
-// the target. Every program defines `targets()` and includes this header last.
+// The ends of a fuzz program: a function for libFuzzer, and a main that needs no fuzzer. The first byte of a case
+// chooses the target. Every program defines `targets()` and includes this header last.
 //
 //   PROGRAM [--seed S] [--cases N | --seconds N] [--only TARGET]   cases of its own generator, N of each target
 //   with --repeats N each call is made N times more, and with seven numbers of threads, and has to give the same bits
 //   with --expanded every input also repeats rows by a stride of 0
-//   with --tightness LIST every output whose errors stay below a tenth of their bound is a finding, unless LIST declares
-//   it (tests/tightness.txt): of thousands of cases
+//   with --tightness LIST every output whose errors stay below a tenth of their bound is a finding, unless LIST
+//   declares it (tests/tightness.txt): of thousands of cases
 //   --repeats, --tightness and --corpus allow errors of several bounds (margin_of_searches)
 //   PROGRAM --hex BYTES                                            one case, as a finding prints it
 //   PROGRAM --corpus FILE                                          cases of a file with a line of hex each (corpus/)

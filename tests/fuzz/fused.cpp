@@ -1,4 +1,5 @@
-// Fuzzing of fused linear losses: scaled cross entropy, divergences from a teacher, and losses of a part of the vocabulary.
+// Fuzzing of fused linear losses: scaled cross entropy, divergences from a teacher, and losses of a part of the
+// vocabulary.
 #include <tigon/comm/communicator.hpp>
 #include <tigon/losses/fused_linear_jsd.hpp>
 #include <tigon/losses/fused_linear_kl_div.hpp>

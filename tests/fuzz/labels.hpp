@@ -33,8 +33,8 @@ inline double counted_labels(const argument& target, std::int64_t ignored = -100
   return std::max(counted, 1.0);
 }
 
-/// Options of a policy's loss, and batch sequences of len tokens. Near the clipping bounds a ratio decides by a hair: old
-/// log-probabilities are away from them.
+/// Options of a policy's loss, and batch sequences of len tokens. Near the clipping bounds a ratio decides by a hair:
+/// old log-probabilities are away from them.
 template <class P>
 struct some_policy {
   using A = typename P::A;

@@ -1,5 +1,5 @@
-// Fuzzing of what is made of other operators: layers between hyper-connections and of neighborhood attention, experts of
-// one rank, distillation by angles, and a loss whose vocabulary one rank has.
+// Fuzzing of what is made of other operators: layers between hyper-connections and of neighborhood attention, experts
+// of one rank, distillation by angles, and a loss whose vocabulary one rank has.
 #include <tigon/comm/communicator.hpp>
 #include <tigon/losses/fused_linear_cosine_distillation.hpp>
 #include <tigon/losses/vocab_parallel_fused_linear_scaled_cross_entropy.hpp>

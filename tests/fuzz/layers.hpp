@@ -17,8 +17,8 @@
 
 namespace tigon::fuzz {
 
-// At least three times the worst of 20,000 cases; of the roots of mlp_roots, where they are above the size of the result.
-// The contract states 8e-6, 3e-2 and 5e-2.
+// At least three times the worst of 20,000 cases; of the roots of mlp_roots, where they are above the size of the
+// result. The contract states 8e-6, 3e-2 and 5e-2.
 inline constexpr bounds mlp_forward_bound{.f32 = 1.3e-6, .bf16 = 1e-2, .f16 = 1.3e-3, .f64 = 8e-16};
 inline constexpr bounds mlp_backward_bound{.f32 = 1.3e-6, .bf16 = 1.7e-2, .f16 = 2e-3, .f64 = 1e-15};
 
@@ -32,8 +32,8 @@ struct gated_layer {
   double gate_multiplier = 1, down_multiplier = 1;
 };
 
-/// Of each element of the results of a gated MLP the root of the sum of the squares of its terms, in f64. A factor counts
-/// as what it is a sum of, since that is what its own error is a part of.
+/// Of each element of the results of a gated MLP the root of the sum of the squares of its terms, in f64. A factor
+/// counts as what it is a sum of, since that is what its own error is a part of.
 struct mlp_roots {
   std::vector<double> y, dx, dgate, dup, ddown, dgate_bias, dup_bias, ddown_bias, drouting;
   double largest = 0;  ///< magnitude of what is held between the products: g, u, a, dg and du

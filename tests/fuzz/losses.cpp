@@ -161,7 +161,8 @@ void cross_entropy_jsd(P& p) {
   with_divergence<false>(p);
 }
 
-/// Student and teacher of divergences: log-probabilities of either, or probabilities. A loss of all, or of each element.
+/// Student and teacher of divergences: log-probabilities of either, or probabilities. A loss of all, or of each
+/// element.
 template <class P>
 struct pair_of_rows {
   using T = typename P::element;

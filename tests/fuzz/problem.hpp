@@ -1,12 +1,12 @@
-// A case of an operator: its arguments twice, for a backend in a type of its own and for `generic` in f64, in buffers at
-// guard pages. Whatever the bytes choose, it has to hold that
+// A case of an operator: its arguments twice, for a backend in a type of its own and for `generic` in f64, in buffers
+// at guard pages. Whatever the bytes choose, it has to hold that
 //
 //   - both refuse, with one code and one sentence, and write nothing; or both accept;
 //   - inputs and padding keep their bits;
 //   - results are within the stated bound of those of `generic` in f64, NaN where those are NaN, and rows without
 //     infinite, huge or NaN inputs do not feel those of others;
-//   - 3 threads (with `repeats` seven numbers of them), and a second call, give the same bits; no call allocates but for
-//     the workspace;
+//   - 3 threads (with `repeats` seven numbers of them), and a second call, give the same bits; no call allocates but
+//     for the workspace;
 //   - with `expanded` inputs that repeat a row, a head or a sequence by a stride of 0 give the bits of their copies.
 #ifndef TIGON_TESTS_FUZZ_PROBLEM_HPP
 #define TIGON_TESTS_FUZZ_PROBLEM_HPP
@@ -311,8 +311,8 @@ class any_problem {
       }
       if (got == want || (std::isnan(got) && std::isnan(want))) continue;
       if (std::abs(want) > a.largest() / 4 && !(std::abs(got) < a.largest() / 8)) continue;  // f64 holds more
-      // Below the normal numbers steps are absolute, rstd may multiply them by a thousand, and again where it is a factor
-      // twice, and gradients of losses are 0.
+      // Below the normal numbers steps are absolute, rstd may multiply them by a thousand, and again where it is a
+      // factor twice, and gradients of losses are 0.
       const double rounding = (how.terms.empty() ? 0 : a.unit() * std::abs(want)) + a.step() / 2;
       const double root = how.roots.empty() ? 0 : how.roots[k];
       const double size = how.terms.empty() ? std::abs(want) + std::max(typical, root) : how.terms[k];
@@ -521,8 +521,8 @@ class any_problem {
     if (expanded && !is_faulty()) check_expanded(outs, before, before_reference, of);
   }
 
-  /// Every input of numbers in turn repeats its rows (its tokens, heads, sequences, or all of these): by its numbers, and by
-  /// strides of 0. What the case had is put back.
+  /// Every input of numbers in turn repeats its rows (its tokens, heads, sequences, or all of these): by its numbers,
+  /// and by strides of 0. What the case had is put back.
   TIGON_TEST_NOINLINE void check_expanded(std::span<argument* const> outputs, const std::vector<image>& before,
                                           const std::vector<image>& before_reference, door of) {
     const auto after = memory(false), after_reference = memory(true);
@@ -604,8 +604,8 @@ class problem : public any_problem {
     return chosen;
   }
 
-  /// f(side) calls a door for one side. Everything that the case promises is checked but the numbers. A case whose call is
-  /// refused ends here.
+  /// f(side) calls a door for one side. Everything that the case promises is checked but the numbers. A case whose call
+  /// is refused ends here.
   template <class F>
   void call(const std::vector<argument*>& outputs, F f) {
     check(outputs, {&f, [](void* of, context& ctx) { (*static_cast<F*>(of))(on_tested<B, T>{ctx}); },

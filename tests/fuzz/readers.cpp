@@ -1,5 +1,5 @@
-// Fuzzing of the programs' readers: safetensors files, checkpoints of train_llama, its tokenizers, configurations of finetune. Readers of other
-// programs get a target here each.
+// Fuzzing of the programs' readers: safetensors files, checkpoints of train_llama, its tokenizers, configurations of
+// finetune. Readers of other programs get a target here each.
 #include <sys/mman.h>
 #include <unistd.h>
 

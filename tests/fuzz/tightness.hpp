@@ -1,5 +1,5 @@
-// How much of its bound each output's errors use, the outputs that are declared to use little (tests/tightness.txt), and
-// by how much a bound may be exceeded.
+// How much of its bound each output's errors use, the outputs that are declared to use little (tests/tightness.txt),
+// and by how much a bound may be exceeded.
 #ifndef TIGON_TESTS_FUZZ_TIGHTNESS_HPP
 #define TIGON_TESTS_FUZZ_TIGHTNESS_HPP
 
@@ -15,8 +15,9 @@
 namespace tigon::fuzz {
 
 /// How many times its bound an error may be. A bound is about three times the worst of 20,000 cases of a target. Of
-/// millions, a few whose terms cancel exceed it by up to 3.5 times, and a fuzzer keeps those. libFuzzer's runs, kept cases
-/// and long measurements (`--corpus`, `--repeats`, `--tightness`) have four bounds for that reason, other cases one.
+/// millions, a few whose terms cancel exceed it by up to 3.5 times, and a fuzzer keeps those. libFuzzer's runs, kept
+/// cases and long measurements (`--corpus`, `--repeats`, `--tightness`) have four bounds for that reason, other cases
+/// one.
 constexpr double margin_of_searches = 4;
 #if defined(TIGON_FUZZ_LIBFUZZER)
 inline double margin = margin_of_searches;
@@ -32,8 +33,8 @@ struct output_name {
 inline bool measure_tightness = false;
 inline std::map<output_name, double> tightness;
 
-/// Outputs that a list declares, as "op: output" or "op type: output". An entry is a line "op [type]: output, output..."
-/// and lines with the reason; entries are a blank line apart.
+/// Outputs that a list declares, as "op: output" or "op type: output". An entry is a line "op [type]: output,
+/// output..." and lines with the reason; entries are a blank line apart.
 inline std::set<std::string> declared_outputs(const std::string& list) {
   std::ifstream file(list);
   if (!file) throw std::runtime_error(list + " cannot be read");

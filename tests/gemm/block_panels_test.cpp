@@ -1,5 +1,5 @@
-// Products by blocks of bf16: the emulation that other tests multiply with, the CPU's instruction against it where there
-// is one, and panels word by word. What the products promise: tests/gemm/gemm_test.cpp.
+// Products by blocks of bf16: the emulation that other tests multiply with, the CPU's instruction against it where
+// there is one, and panels word by word. What the products promise: tests/gemm/gemm_test.cpp.
 // Operators: gemm
 #include <tigon/gemm/gemm.hpp>
 

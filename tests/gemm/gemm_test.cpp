@@ -529,7 +529,8 @@ TYPED_TEST(gemm_between, sums_and_carries_in_f32) {
 
 #if !defined(TIGON_CONFORMANCE_BACKEND)  // tuning of the library's own products
 
-/// Tuning so small that one small product meets every limit: several chunks, several shared parts, carried sums, totals.
+/// Tuning so small that one small product meets every limit: several chunks, several shared parts, carried sums,
+/// totals.
 struct cramped : backends::highway {
   using parent = backends::highway;
   static constexpr backend_info info{"cramped", {device::cpu}};

@@ -1,6 +1,6 @@
-// Products by tile registers: the emulation that other tests multiply with, the CPU's registers against it where there are
-// some, panels word by word, and what is said where there are none. What the products promise: tests/gemm/gemm_test.cpp,
-// tests/ops/matmul_int8_int2_test.cpp.
+// Products by tile registers: the emulation that other tests multiply with, the CPU's registers against it where there
+// are some, panels word by word, and what is said where there are none. What the products promise:
+// tests/gemm/gemm_test.cpp, tests/ops/matmul_int8_int2_test.cpp.
 // Operators: gemm matmul_int8_int2
 #include <tigon/gemm/gemm.hpp>
 

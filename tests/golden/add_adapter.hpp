@@ -44,8 +44,8 @@ using compared = decltype(tigon::test::all_backends{} + tigon::test::list<tigon:
 using compared = decltype(tigon::test::list<tigon::backends::highway>{} + tigon::test::dot_backends{});
 #endif
 
-// What is not the default: in f32 alone, because bf16 is tested in tests/simd and what an engine can break of it are loads,
-// stores and lanes; and with one vector a step.
+// What is not the default: in f32 alone, because bf16 is tested in tests/simd and what an engine can break of it are
+// loads, stores and lanes; and with one vector a step.
 #if defined(TIGON_CONFORMANCE_BACKEND) || defined(TIGON_TESTS_ALL_PAIRS)
 template <class B>
 inline constexpr bool is_other_engine = false;

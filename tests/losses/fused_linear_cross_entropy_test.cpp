@@ -136,7 +136,8 @@ TYPED_TEST(fused_linear_cross_entropy, keeps_the_digits_of_logits_beyond_the_cap
     for (const std::size_t vocab : {67, 5000}) expect_digits_beyond_the_cap<typename TypeParam::backend>(vocab);
 }
 
-/// Calls whose gradients f32 inside does not give to within the bar of golden sets: logits of 10, and the cap near them.
+/// Calls whose gradients f32 inside does not give to within the bar of golden sets: logits of 10, and the cap near
+/// them.
 struct few_rows_case {
   linear_sizes sizes;
   double deviation;  ///< of logits

@@ -674,8 +674,8 @@ TEST(divergences, of_a_student_that_has_nearly_learnt_keep_their_digits) {
     }
 }
 
-// Where one column has most of the student's probability, its gradient is what the others leave of it. A temperature whose
-// inverse is no number of f32 shifts all logarithms by the same digits.
+// Where one column has most of the student's probability, its gradient is what the others leave of it. A temperature
+// whose inverse is no number of f32 shifts all logarithms by the same digits.
 TEST(divergences, of_rows_with_one_likely_column_keep_their_digits) {
   for (const double beta : {0.0, 0.1, 0.5, 1.0})
     for (const double lift : {4, 8, 16}) {
@@ -945,8 +945,8 @@ TEST(rows_of_logits, are_nan_on_any_engine_where_something_is) {
   bad_is_nan(tigon::jsd_soft<float, tigon::simd::jensen_shannon<float>>(tigon::simd::jensen_shannon<float>(0.5), 1));
 }
 
-// A row's gradient sums to 0, whatever the log-sums were rounded by: near the teacher that shows, an error of the whole row
-// beside differences that are a hundredth of the probabilities.
+// A row's gradient sums to 0, whatever the log-sums were rounded by: near the teacher that shows, an error of the whole
+// row beside differences that are a hundredth of the probabilities.
 TEST(rows_of_logits, have_gradients_that_sum_to_zero) {
   using B = usual_backend;
   constexpr std::size_t n = 64, vocab = 1001;

@@ -1,5 +1,6 @@
-// Backward of an operator that is linear in an argument is the adjoint of its forward: <A x, y> = <x, A^T y> for every x
-// and y. It needs no reference: an element that forward reads once too often, or backward adds to the wrong place, shows.
+// Backward of an operator that is linear in an argument is the adjoint of its forward: <A x, y> = <x, A^T y> for every
+// x and y. It needs no reference: an element that forward reads once too often, or backward adds to the wrong place,
+// shows.
 // Operators: several
 #include <gtest/gtest.h>
 

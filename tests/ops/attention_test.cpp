@@ -444,8 +444,8 @@ TYPED_TEST(attention, of_a_cache_is_that_of_the_whole_sequence) {
   EXPECT_TRUE(close(some.o.f64(), wanted, forward_bound.of<T>()));
 }
 
-// Where values are almost equal, what the rounding of o takes away is as large as dp - delta. A row of one 16-bit dq has no
-// room for a delta of 32 bits.
+// Where values are almost equal, what the rounding of o takes away is as large as dp - delta. A row of one 16-bit dq
+// has no room for a delta of 32 bits.
 TEST(attention_gradients, of_one_column_are_made_of_an_o_before_its_rounding) {
   using B = small_tiles<usual_backend>;
   problem<tigon::bfloat16> p({1, 4, 2, 61, 1});

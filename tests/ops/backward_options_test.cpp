@@ -1,8 +1,8 @@
 // What forward saved decides: an option that has had its effect on it changes no bit of backward, or is refused.
 //
-// Every operator stands in one of the lists below. Where backward takes what forward saved, each option is named once, in a
-// structured binding that does not compile when there is another: it is decided by what was saved, and checked here; or
-// backward needs it and nothing holds it, so that the caller repeats it; or it is backward's own.
+// Every operator stands in one of the lists below. Where backward takes what forward saved, each option is named once,
+// in a structured binding that does not compile when there is another: it is decided by what was saved, and checked
+// here; or backward needs it and nothing holds it, so that the caller repeats it; or it is backward's own.
 // Operators: several
 #include <gtest/gtest.h>
 
@@ -219,7 +219,8 @@ void expect_same_bits(std::size_t cols) {
   const auto wanted = Norm::template backward<T>(n, saved, of_forward);
   for (const double eps : others) EXPECT_EQ(Norm::template backward<T>(n, saved, eps), wanted) << "eps " << eps;
 }
-/// In f32, where eps may add to the digits of rstd if it is that of forward: otherwise what rstd alone says, as f64 has it.
+/// In f32, where eps may add to the digits of rstd if it is that of forward: otherwise what rstd alone says, as f64 has
+/// it.
 template <class Norm>
 void expect_of_rstd(std::size_t cols) {
   SCOPED_TRACE(cols);
@@ -278,7 +279,8 @@ TEST(backward_options, of_mhc_coeffs) {
   const auto m = [](auto& of, std::size_t cols) { return matrix_view(of.data(), of.size() / cols, cols); };
   const tigon::mhc_weights weights{m(phi, mixes), b, alpha};
   const tigon::mhc_coeffs_options opt{.rms_eps = of_forward};
-  // Decided: the first two, and tmax where a history was saved. Repeated: sinkhorn_eps, post_mult. Its own: the last two.
+  // Decided: the first two, and tmax where a history was saved. Repeated: sinkhorn_eps, post_mult. Its own: the last
+  // two.
   const auto [rms_eps, pre_eps, sinkhorn_eps, post_mult, tmax, to_x, to_parameters] = opt;
   (void)rms_eps, (void)pre_eps, (void)sinkhorn_eps, (void)post_mult, (void)tmax, (void)to_x, (void)to_parameters;
   tigon::mhc_coeffs_forward<B>(m(x, n * channels), weights, {m(pre, n), m(post, n), m(res, n * n)},

@@ -1,6 +1,6 @@
 // Offsets beyond 32 bits: operators on rows, heads, planes and sequences that are further apart than 2^32 elements have
-// the bits of those on dense memory, one operator for each way to go through memory. Rows, lists and vocabularies that are
-// longer than that are only read: a page of zeros stands for all of them.
+// the bits of those on dense memory, one operator for each way to go through memory. Rows, lists and vocabularies that
+// are longer than that are only read: a page of zeros stands for all of them.
 // Operators: several
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
-// The contract of include/tigon/ops/neighborhood_attention.hpp, promise by promise, on every backend and in every element
-// type.
+// The contract of include/tigon/ops/neighborhood_attention.hpp, promise by promise, on every backend and in every
+// element type.
 #include <gtest/gtest.h>
 
 #include <tigon/ops/neighborhood_attention.hpp>

@@ -1,5 +1,6 @@
 // Tasks of row programs are balanced: at the shapes of a training step (12 layers, hidden 768, 2 x 1024 tokens, a
-// vocabulary of 32000), 16 workers and 64 end together, within 15 percent. The task lists are those that operators make.
+// vocabulary of 32000), 16 workers and 64 end together, within 15 percent. The task lists are those that operators
+// make.
 #include <gtest/gtest.h>
 
 #include <algorithm>

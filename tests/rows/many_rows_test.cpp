@@ -1,5 +1,5 @@
-// Sums over very many rows, and over very long ones, keep the errors that the contracts of the operators state. Rows that
-// are all alike are the hardest: every addition to a running sum is rounded the same way.
+// Sums over very many rows, and over very long ones, keep the errors that the contracts of the operators state. Rows
+// that are all alike are the hardest: every addition to a running sum is rounded the same way.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -99,8 +99,8 @@ const input inputs[] = {{1, false}, {0.1f, false}, {0.7f, true}};
 
 template <class B>
 struct many_rows : testing::Test {};
-/// Lanes, and with TIGON_TESTS_ENGINES tiles and single numbers: how sums are nested depends on these, and not on the engine
-/// that has the lanes.
+/// Lanes, and with TIGON_TESTS_ENGINES tiles and single numbers: how sums are nested depends on these, and not on the
+/// engine that has the lanes.
 using lanes_and_tiles = with_engines<list<usual_backend>, backends::ascend, backends::generic>;
 struct backend_names {
   template <class B>

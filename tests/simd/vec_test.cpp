@@ -1,5 +1,5 @@
-// What the lanes of every engine promise: NaN in minima, maxima and comparisons, division and square root that are rounded
-// once, shifts of bits, and pairs of neighbours where there are two.
+// What the lanes of every engine promise: NaN in minima, maxima and comparisons, division and square root that are
+// rounded once, shifts of bits, and pairs of neighbours where there are two.
 #include <gtest/gtest.h>
 
 #include <tigon/simd/engines/eigen.hpp>

@@ -90,8 +90,8 @@ using onednn_backends = list<>;
 /// With the children, which have products of their own but the row programs of their parents.
 using all_backends = decltype(engine_backends{} + dot_backends{} + onednn_backends{});
 
-/// An engine with one vector in flight where loops have four: the same loads, stores and lanes in half of the code. Loops
-/// of four vectors are tested on the default's lanes; on all of them in tests/rows and training/convergence.
+/// An engine with one vector in flight where loops have four: the same loads, stores and lanes in half of the code.
+/// Loops of four vectors are tested on the default's lanes; on all of them in tests/rows and training/convergence.
 template <class B>
 struct one_vector_a_step : B {
   static constexpr row_tuning row{.unroll = 1};

@@ -77,9 +77,9 @@ using every_product_pair = decltype(as_types(all_pairs{} + with_element<bfloat16
 using other_engines =
     list<on<one_vector_a_step<backends::eigen>, float16>, on<one_vector_a_step<backends::xsimd>, double> >;
 
-/// Single numbers in f64, and the default's lanes in f32; with TIGON_TESTS_ENGINES bf16, every engine and every type, and f64
-/// where lanes are many. An operator is a template over both: what a pair alone can break are loads, stores and lanes. Those
-/// are tested for all pairs in tests/simd; bf16 on the default's lanes by golden values and by tests/fuzz.
+/// Single numbers in f64, and the default's lanes in f32; with TIGON_TESTS_ENGINES bf16, every engine and every type,
+/// and f64 where lanes are many. An operator is a template over both: what a pair alone can break are loads, stores and
+/// lanes. Those are tested for all pairs in tests/simd; bf16 on the default's lanes by golden values and by tests/fuzz.
 using every_pair = decltype(as_types(list<on<single_numbers, double>, on<usual_backend, float> >{} +
                                      if_engines<list<on<usual_backend, bfloat16> > >{} + if_engines<other_engines>{}));
 

@@ -8,8 +8,8 @@
 
 namespace tigon::test {
 
-/// Products of the backend `counting`, and the multiplications in them; of those that are logits, the largest result and
-/// the rows of all.
+/// Products of the backend `counting`, and the multiplications in them; of those that are logits, the largest result
+/// and the rows of all.
 struct product_counts {
   std::size_t products = 0, logit_rows = 0, logit_cols = 0, all_logit_rows = 0, multiplications = 0;
 };

@@ -1,6 +1,6 @@
-// The instruction of gemm/block_panels.hpp in plain C++, for CPUs that have none, and a backend whose products run on it.
-// What the emulation computes is the description of BFMMLA in Arm's manual, as of processors without FEAT_EBF16, or with
-// FPCR.EBF = 0.
+// The instruction of gemm/block_panels.hpp in plain C++, for CPUs that have none, and a backend whose products run on
+// it. What the emulation computes is the description of BFMMLA in Arm's manual, as of processors without FEAT_EBF16, or
+// with FPCR.EBF = 0.
 #ifndef TIGON_TESTS_SUPPORT_EMULATED_BLOCKS_HPP
 #define TIGON_TESTS_SUPPORT_EMULATED_BLOCKS_HPP
 

@@ -1,5 +1,6 @@
-// The tile registers of simd/tile_registers.hpp in plain C++, for CPUs that have none, and a backend whose products run on
-// them. What the emulation computes is the description of TDPBF16PS and TDPBSSD in Intel's manual, operation by operation.
+// The tile registers of simd/tile_registers.hpp in plain C++, for CPUs that have none, and a backend whose products run
+// on them. What the emulation computes is the description of TDPBF16PS and TDPBSSD in Intel's manual, operation by
+// operation.
 #ifndef TIGON_TESTS_SUPPORT_EMULATED_TILES_HPP
 #define TIGON_TESTS_SUPPORT_EMULATED_TILES_HPP
 

@@ -1,5 +1,5 @@
-// Views whose rows, heads or sequences lie further apart than 32 bits count: virtual memory of which only the pages that
-// are touched exist.
+// Views whose rows, heads or sequences lie further apart than 32 bits count: virtual memory of which only the pages
+// that are touched exist.
 #ifndef TIGON_TESTS_SUPPORT_FAR_MEMORY_HPP
 #define TIGON_TESTS_SUPPORT_FAR_MEMORY_HPP
 
@@ -18,8 +18,8 @@ namespace tigon::test {
 /// Elements from row to row: neither 31 nor 32 bits hold it, nor does what they leave of it, 2^31 + 40, reach a row.
 inline constexpr std::size_t far = (std::size_t{3} << 31) + 40;
 
-/// Hands out views filled with normal values, and keeps them to compare. With rows apart, the views lie in one another's
-/// gaps; 682 rows of f32 have room.
+/// Hands out views filled with normal values, and keeps them to compare. With rows apart, the views lie in one
+/// another's gaps; 682 rows of f32 have room.
 class far_memory {
  public:
   static constexpr std::size_t bytes = std::size_t{1} << 44;

@@ -22,7 +22,8 @@ using namespace tigon;
 constexpr double nan = std::numeric_limits<double>::quiet_NaN();
 constexpr double infinity = std::numeric_limits<double>::infinity();
 
-/// Whether `got` in T is a finding, where f64 has `want`, the bound is a thousandth, and the root of its terms is `root`.
+/// Whether `got` in T is a finding, where f64 has `want`, the bound is a thousandth, and the root of its terms is
+/// `root`.
 template <class T>
 bool is_finding(double got, double want, double root = 0) {
   using backend = backends::generic;

@@ -1,5 +1,5 @@
-// Rows that count among rows whose label is ignored: which others count, and where they stand, changes no bit of a row, and
-// what is ignored is neither read nor multiplied.
+// Rows that count among rows whose label is ignored: which others count, and where they stand, changes no bit of a row,
+// and what is ignored is neither read nor multiplied.
 #ifndef TIGON_TESTS_SUPPORT_IGNORED_ROWS_HPP
 #define TIGON_TESTS_SUPPORT_IGNORED_ROWS_HPP
 

@@ -1,6 +1,6 @@
-// The kernels that several programs of the suite call, for the backends and types that they have in common: single numbers
-// in f64, the default's lanes in f32 and bf16. Included behind the headers of operators, whose kernels are then linked
-// (linked.hpp) and not compiled again. tests/CMakeLists.txt writes the sources that compile them.
+// The kernels that several programs of the suite call, for the backends and types that they have in common: single
+// numbers in f64, the default's lanes in f32 and bf16. Included behind the headers of operators, whose kernels are then
+// linked (linked.hpp) and not compiled again. tests/CMakeLists.txt writes the sources that compile them.
 #ifndef TIGON_TESTS_SUPPORT_KERNELS_HPP
 #define TIGON_TESTS_SUPPORT_KERNELS_HPP
 

@@ -1,5 +1,5 @@
-// NaN in each place of a row, for operators on rows: what it must reach is NaN, and everything else has the bits that it
-// has without the NaN. Needs nothing but the standard library, so that it can be cross-compiled.
+// NaN in each place of a row, for operators on rows: what it must reach is NaN, and everything else has the bits that
+// it has without the NaN. Needs nothing but the standard library, so that it can be cross-compiled.
 #ifndef TIGON_TESTS_SUPPORT_NAN_ROWS_HPP
 #define TIGON_TESTS_SUPPORT_NAN_ROWS_HPP
 

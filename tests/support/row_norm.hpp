@@ -157,8 +157,9 @@ std::vector<int> far_exponents() {
   return out;
 }
 
-/// Without eps, a row times a power of two has the same y and the same share of the parameters' gradients, and dx by its
-/// inverse. Rows beside it keep their bits. make() is a problem without eps, and `size` the rows that are normalised together.
+/// Without eps, a row times a power of two has the same y and the same share of the parameters' gradients, and dx by
+/// its inverse. Rows beside it keep their bits. make() is a problem without eps, and `size` the rows that are
+/// normalised together.
 template <class B, class T, class Make>
 void check_norm_over_the_range(Make make, double forward_bound, double gradient_bound, std::size_t size = 1) {
   auto near = make();
@@ -211,7 +212,8 @@ void check_norm_forgets_the_mean(Make make, double forward_bound, double gradien
     }
 }
 
-/// A rstd (mean) that the caller poisoned by NaNs of any bits reaches its row and the weight's gradient, and no other row.
+/// A rstd (mean) that the caller poisoned by NaNs of any bits reaches its row and the weight's gradient, and no other
+/// row.
 template <class Problem, class B, class... Variant>
 void check_norm_keeps_any_nan(const Variant&... v) {
   const shape s{4, 37};

@@ -10,8 +10,8 @@
 
 namespace tigon::test {
 
-/// call(ctx) with a fixed workspace at the address that is worst for alignment, a byte behind a cache line. It ends less
-/// than a line before a page that may not be touched.
+/// call(ctx) with a fixed workspace at the address that is worst for alignment, a byte behind a cache line. It ends
+/// less than a line before a page that may not be touched.
 template <class Call>
 void with_workspace_of(std::size_t bytes, Call&& call, std::size_t threads = 1) {
   thread_pool pool(threads);

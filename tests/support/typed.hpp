@@ -1,5 +1,5 @@
-// TYPED_TEST_SUITE and TYPED_TEST in a tenth of GoogleTest's code, which registers each test for each type by a function
-// of its own: that was a tenth of a test's object. Used, written and named as GoogleTest's.
+// TYPED_TEST_SUITE and TYPED_TEST in a tenth of GoogleTest's code, which registers each test for each type by a
+// function of its own: that was a tenth of a test's object. Used, written and named as GoogleTest's.
 #ifndef TIGON_TESTS_SUPPORT_TYPED_HPP
 #define TIGON_TESTS_SUPPORT_TYPED_HPP
 

@@ -15,7 +15,8 @@ namespace {
 using namespace example;
 using tigon::bfloat16;
 
-// Of two families that use nearly all operators. Routers are left out: where scores are rounded, another expert is chosen.
+// Of two families that use nearly all operators. Routers are left out: where scores are rounded, another expert is
+// chosen.
 TEST(finetune_bf16, gradients_are_near) {
   for (const char* const name : {"llama_biases", "gemma3"}) {
     SCOPED_TRACE(name);

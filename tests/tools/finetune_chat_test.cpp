@@ -131,8 +131,8 @@ TEST(finetune_chat, answers_and_their_ends_are_learned) {
   }
 }
 
-/// Bytes are their own ids, but for bos and eos, for "]e", which is one token, and for two line ends, which are one where
-/// the text ends.
+/// Bytes are their own ids, but for bos and eos, for "]e", which is one token, and for two line ends, which are one
+/// where the text ends.
 class byte_tokenizer : public tokenizer_model {
  public:
   static constexpr std::int32_t bos = 257, eos = 258, joined = 259, lines = 260;

@@ -256,8 +256,8 @@ class model {
       do_.linear_backward(dgate_up.view(), s.y2.view(), weight(at.gate_up), dy.view(), grad(at.gate_up));
     }
   }
-  // With hyper-connections: every layer between two of them has a norm of its own in front, the streams begin as copies of
-  // the embedding, and end as their mean.
+  // With hyper-connections: every layer between two of them has a norm of its own in front, the streams begin as copies
+  // of the embedding, and end as their mean.
   connection_matrices<const R> weight(parameters::connection at) const {
     return {weight(at.phi), weight(at.bias), weight(at.alpha)};
   }
@@ -353,10 +353,10 @@ class model {
 
 /// AdamW (Loshchilov and Hutter, 2019). Not with the usual eps of 1e-8: a step is then the gradient divided by its own
 /// size, and where a gradient is as small as its roundings they decide its sign, and so which way a weight goes. Plain
-/// loops in f32 and in f64, from 8 starts of each of the 6 models, ended with weights further apart than the bound of the
-/// test in 16 of 48 runs, by as much as 2.5e-3, most of a step; by way of these weights losses were 8.5e-6 apart and
-/// log-probabilities 1.2e-4, beyond theirs. A bound that allows it would not see faults. With 1e-4 the worst of the same
-/// runs are 1.3e-6, 1.5e-5 and 8e-6 apart: a step is a function of the gradient that roundings hardly change.
+/// loops in f32 and in f64, from 8 starts of each of the 6 models, ended with weights further apart than the bound of
+/// the test in 16 of 48 runs, by as much as 2.5e-3, most of a step; by way of these weights losses were 8.5e-6 apart
+/// and log-probabilities 1.2e-4, beyond theirs. A bound that allows it would not see faults. With 1e-4 the worst of the
+/// same runs are 1.3e-6, 1.5e-5 and 8e-6 apart: a step is a function of the gradient that roundings hardly change.
 struct adamw_options {
   double rate = 4e-3, beta1 = 0.9, beta2 = 0.95, eps = 1e-4, decay = 0.1;
 };

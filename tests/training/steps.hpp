@@ -127,8 +127,8 @@ struct steps {
   virtual void experts(in x, expert_matrices<const R> w, mixture_state<R>& state, out y) = 0;
   virtual void experts_backward(in dy, in x, expert_matrices<const R> w, const mixture_state<R>& state, out dx,
                                 expert_matrices<R> dw, out dlogits) = 0;
-  /// y = h_res x + h_post layer(h_pre x), with coefficients made of x;   of the gradients `layer` takes that of its output
-  /// to that of its input
+  /// y = h_res x + h_post layer(h_pre x), with coefficients made of x;   of the gradients `layer` takes that of its
+  /// output to that of its input
   virtual void connect(in x, connection_matrices<const R> w, const layer_function& layer, connection_state<R>& state,
                        out y) = 0;
   virtual void connect_backward(in dy, in x, connection_matrices<const R> w, const layer_function& layer,

@@ -100,8 +100,8 @@ inline adapter adapter_config(const std::filesystem::path& path) {
 
 }  // namespace detail
 
-/// Throws std::runtime_error: a file that is missing or damaged, options that are not known, a matrix without the other,
-/// shapes that do not fit. f32, bf16 and f16 are read.
+/// Throws std::runtime_error: a file that is missing or damaged, options that are not known, a matrix without the
+/// other, shapes that do not fit. f32, bf16 and f16 are read.
 inline adapter load_adapter(const std::filesystem::path& folder) {
   adapter out = detail::adapter_config(folder / "adapter_config.json");
   const auto file = safetensors_file::load(folder / "adapter_model.safetensors");

@@ -93,8 +93,8 @@ inline float as_saved(float v, const std::string& type) {
   return v;
 }
 
-/// The folder's config.json with what is so of the weights that are saved beside it: their type, and whether the head is
-/// the embedding.
+/// The folder's config.json with what is so of the weights that are saved beside it: their type, and whether the head
+/// is the embedding.
 inline std::string saved_config(const std::filesystem::path& from, bool tied, const std::string& type) {
   const std::string text = finetune::read_file(from / "config.json");
   auto config = nlohmann::ordered_json::parse(text);

@@ -150,8 +150,8 @@ inline void read_experts(const config_reader& c, architecture& a) {
     }
 }
 
-/// Fields of other mathematics, which are refused unless they say that there is none. Fields that transformers keeps and
-/// does not compute with, for this model_type, are ignored (tests/tools/fixtures/finetune/make_fields.py).
+/// Fields of other mathematics, which are refused unless they say that there is none. Fields that transformers keeps
+/// and does not compute with, for this model_type, are ignored (tests/tools/fixtures/finetune/make_fields.py).
 inline void refuse_unknown(const config_reader& c, const architecture& a) {
   const auto refuse = [&](const std::string& key) {
     c.fail("has " + printable(key) + ", which this program does not know");
@@ -180,7 +180,8 @@ inline void refuse_unknown(const config_reader& c, const architecture& a) {
   if (!biased && c.flag("attention_bias", false)) refuse("attention_bias");
 }
 
-/// Of some families it does not depend on the sizes; that of others is null, or is not there, where it follows from them.
+/// Of some families it does not depend on the sizes; that of others is null, or is not there, where it follows from
+/// them.
 inline std::size_t read_head_dim(const config_reader& c, const architecture& a) {
   const std::string& family = a.model_type;
   const bool may_be_null = family == "llama" || family == "mistral" || family == "mixtral";

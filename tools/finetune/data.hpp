@@ -40,9 +40,10 @@ struct labelled_answer {
   bool operator==(const labelled_answer&) const = default;
 };
 
-/// json_lines  objects with "text", with "prompt" and "completion" (the prompt is not learned), with "messages" of "role"
-///             and "content" (the assistant's are learned), with "input_ids" and "labels" (-100 is not learned), or, for
-///             preferences, with "prompt", "chosen" and "rejected", or with "prompt", "completion" and "label"; one a line
+/// json_lines  objects with "text", with "prompt" and "completion" (the prompt is not learned), with "messages" of
+///             "role" and "content" (the assistant's are learned), with "input_ids" and "labels" (-100 is not learned),
+///             or, for preferences, with "prompt", "chosen" and "rejected", or with "prompt", "completion" and "label";
+///             one a line
 /// text        the whole file is one document
 /// ids         a document a line, as numbers with white space between them
 enum class data_kind { json_lines, text, ids };
@@ -166,8 +167,9 @@ class sample_maker {
     for (const std::int32_t id : out) expect_known(where, id);
     return out;
   }
-  /// How many of a longer text's tokens lie within `begin`, with which it begins. Those that `begin` alone has, too, do; a
-  /// tokenizer may split its last characters in another way where a text ends, and then the tokens spell them out.
+  /// How many of a longer text's tokens lie within `begin`, with which it begins. Those that `begin` alone has, too,
+  /// do; a tokenizer may split its last characters in another way where a text ends, and then the tokens spell them
+  /// out.
   std::size_t tokens_of_begin(const json_source& where, const std::vector<std::int32_t>& ids,
                               std::string_view begin) const {
     const auto same = std::ranges::mismatch(ids, encoded(where, begin)).in1;

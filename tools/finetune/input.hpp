@@ -91,8 +91,8 @@ inline run_data read_labelled_data(const finetune_options& o, std::size_t vocab)
 
 }  // namespace detail
 
-/// What to learn from, and what to evaluate: of `eval_data`, or a share of the data that the seed draws, or nothing. Of a
-/// single document the share is its end. A teacher or a reference with another tokenizer is refused.
+/// What to learn from, and what to evaluate: of `eval_data`, or a share of the data that the seed draws, or nothing. Of
+/// a single document the share is its end. A teacher or a reference with another tokenizer is refused.
 inline run_data read_run_data(const finetune_options& o, std::size_t vocab) {
   if (!o.distillation.teacher.empty()) finetune::expect_same_tokenizer("--teacher", o.distillation.teacher, o.folder);
   if (!o.reference.empty()) finetune::expect_same_tokenizer("--reference", o.reference, o.folder);

@@ -19,8 +19,8 @@
 namespace example {
 
 /// Documents one behind another: token i of document d, begins[d] <= i < begins[d + 1], is asked for targets[i], the
-/// id that follows it, or for nothing where that is -100; so a document has one token more than its ids. Documents do not
-/// see one another.
+/// id that follows it, or for nothing where that is -100; so a document has one token more than its ids. Documents do
+/// not see one another.
 struct packed_documents {
   std::span<const std::int32_t> ids, targets, begins;
 };

@@ -18,8 +18,8 @@
 namespace example {
 
 /// Of the pairs that were seen, how many have a larger reward for the chosen answer, and the sum of the differences. A
-/// reward is beta times a log-probability, less the reference's. Of answers with labels, how many have a reward on their
-/// side of the baseline, beta kl; the sum of how far they are there; and that of kl.
+/// reward is beta times a log-probability, less the reference's. Of answers with labels, how many have a reward on
+/// their side of the baseline, beta kl; the sum of how far they are there; and that of kl.
 struct preference_report {
   double pairs = 0, won = 0, margin = 0, kl = 0;
 };

@@ -8,8 +8,8 @@
 
 namespace example {
 
-/// Losses on a chosen and a rejected answer to one prompt: those of fused_linear_dpo.hpp, and three without a reference.
-/// kto: on single answers that are liked or not.
+/// Losses on a chosen and a rejected answer to one prompt: those of fused_linear_dpo.hpp, and three without a
+/// reference. kto: on single answers that are liked or not.
 enum class preference_loss {
   none,
   sigmoid,

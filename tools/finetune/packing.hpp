@@ -78,8 +78,8 @@ class window_rooms {
 
 }  // namespace detail
 
-/// First fit: each sample, in order, goes to the first window that has room for all of it. A sample longer than a window
-/// is cut into parts of a window's length and a last one.
+/// First fit: each sample, in order, goes to the first window that has room for all of it. A sample longer than a
+/// window is cut into parts of a window's length and a last one.
 inline std::vector<std::vector<slice>> pack(std::span<const sample> samples, std::size_t seq_len) {
   if (seq_len == 0) throw std::runtime_error("a window has at least one token");
   std::vector<slice> parts;

@@ -10,7 +10,8 @@
 namespace example::finetune {
 
 /// The learning rate as transformers' get_scheduler has it: a linear warm-up from 0, then what the kind says.
-/// With least > 0 cosine is transformers' cosine_with_min_lr and linear falls in the same way to that share of the peak.
+/// With least > 0 cosine is transformers' cosine_with_min_lr and linear falls in the same way to that share of the
+/// peak.
 struct schedule {
   enum class kind { constant, linear, cosine } shape = kind::cosine;
   double peak = 2e-5;

@@ -44,9 +44,9 @@ void round_to(std::span<const float> from, std::span<T> to, tigon::context& ctx)
       ctx, 1, y.cols, [=] TIGON_FN(auto row) { row.map(tigon::reads(x), tigon::writes(y), [](auto v) { return v; }); });
 }
 
-/// A step takes `accumulate` passes of `batch` windows, pairs or answers with labels; its loss is the mean over the terms of all of them.
-/// Gradients of sums are added up, and AdamW divides them by the number of terms. Of several ranks, rank r takes passes
-/// r, r + ranks, ...; all have all weights and take the same step.
+/// A step takes `accumulate` passes of `batch` windows, pairs or answers with labels; its loss is the mean over the
+/// terms of all of them. Gradients of sums are added up, and AdamW divides them by the number of terms. Of several
+/// ranks, rank r takes passes r, r + ranks, ...; all have all weights and take the same step.
 template <tigon::element T>
 class finetune_trainer {
  public:

@@ -227,8 +227,8 @@ inline bool has_own_head(const std::filesystem::path& folder) {
 }  // namespace detail
 
 /// The architecture that config.json states. Where it says that the head is the embedding, and the files have a head of
-/// other values, the model has that head, as transformers has it. Throws a sentence also where the folder holds adapters
-/// for a model: transformers adds them to it.
+/// other values, the model has that head, as transformers has it. Throws a sentence also where the folder holds
+/// adapters for a model: transformers adds them to it.
 inline architecture architecture_of_folder(const std::filesystem::path& folder) {
   architecture a = read_architecture(config_reader::of_folder(folder));
   std::error_code code;

@@ -1,5 +1,5 @@
-// Which plans the loops of an operator read: every backend with a member `notes_plans_of`, an int, keeps a list. What is
-// instantiated counts; nothing is run.
+// Which plans the loops of an operator read: every backend with a member `notes_plans_of`, an int, keeps a list. What
+// is instantiated counts; nothing is run.
 //
 //   struct noting : tigon::backends::highway { static constexpr int notes_plans_of = 7; };
 //   inline void unused() { tigon::softmax_forward<noting>(x, y); }

@@ -49,8 +49,8 @@ inline constexpr bool is_op_list<op_list<Ops...>> = true;
 ///   row, chunk, attention, hyper_connections, gemm   tuning values
 ///   tile_capacity_bits  scratch memory of one core, from which tiles are derived
 ///   error_scale  by what factor it loosens every documented error (precision trait)
-///   host_memory  false: the host does not read its data (backend/host.hpp); `shared` then lists the operators whose kernels
-///       of row programs it runs
+///   host_memory  false: the host does not read its data (backend/host.hpp); `shared` then lists the operators whose
+///                kernels of row programs it runs
 ///   relaxed_16bit  whether functions may be only as exact as a result of 16 bits shows (precision trait)
 template <class B>
 concept backend = requires {

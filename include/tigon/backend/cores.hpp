@@ -1,4 +1,5 @@
-// What is known of the CPU cores that kernels are written for: how rows are scheduled, and what division costs. Measured: docs/lab/findings.md.
+// What is known of the CPU cores that kernels are written for: how rows are scheduled, and what division costs.
+// Measured: docs/lab/findings.md.
 #ifndef TIGON_BACKEND_CORES_HPP
 #define TIGON_BACKEND_CORES_HPP
 

@@ -8,8 +8,8 @@
 
 namespace tigon {
 
-/// Whether the host reads and writes the arguments of a backend, as it does on CPUs. A backend of a device with memory of
-/// its own says `static constexpr bool host_memory = false`, which its children inherit: loops over data on the host
+/// Whether the host reads and writes the arguments of a backend, as it does on CPUs. A backend of a device with memory
+/// of its own says `static constexpr bool host_memory = false`, which its children inherit: loops over data on the host
 /// are then refused by a sentence.
 template <class B>
 inline constexpr bool host_memory = [] {

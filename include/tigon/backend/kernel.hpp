@@ -120,8 +120,8 @@ struct audit_list<B, op_list<Ops...>> {
   static consteval bool run() { return (audit_op<Ops, B>() && ... && true); }
 };
 
-// Whether the operator's kernel, or rather that of its provider, works where the data of B are. A backend with memory of its
-// own lists in `shared` the operators that are made of row programs alone, which its driver runs.
+// Whether the operator's kernel, or rather that of its provider, works where the data of B are. A backend with memory
+// of its own lists in `shared` the operators that are made of row programs alone, which its driver runs.
 template <class Op, class B>
 inline constexpr bool reaches_data = [] {
   if constexpr (host_memory<B> || !host_memory<typename find_provider<Op, B>::type>)

@@ -1,5 +1,5 @@
-// The backends of the library, in order of preference: one line each, and nowhere else. What the registry says of one is in
-// backends/<name>/line.hpp. Read several times, each time for one purpose: backend/read_line.hpp has them.
+// The backends of the library, in order of preference: one line each, and nowhere else. What the registry says of one
+// is in backends/<name>/line.hpp. Read several times, each time for one purpose: backend/read_line.hpp has them.
 // clang-format off
 #include <tigon/backends/ascend/line.hpp>
 #include <tigon/backends/cuda/line.hpp>

@@ -84,10 +84,10 @@ struct ranges_in_place_of_views {
 
 }  // namespace tigon
 
-/// Behind the functions of this name: a sentence where none of them takes the arguments, in place of the compiler's list of
-/// templates whose types it could not deduce, which -DTIGON_CANDIDATES brings back. The first one is for ranges in the place of
-/// views, the second one for all else, such as outputs in braces, which name no element type. Its parameters are conversions by
-/// constructors, worse than that of any argument by which a function deduces its types.
+/// Behind the functions of this name: a sentence where none of them takes the arguments, in place of the compiler's
+/// list of templates whose types it could not deduce, which -DTIGON_CANDIDATES brings back. The first one is for ranges
+/// in the place of views, the second one for all else, such as outputs in braces, which name no element type. Its
+/// parameters are conversions by constructors, worse than that of any argument by which a function deduces its types.
 #ifndef TIGON_CANDIDATES
 #define TIGON_EXPLAINS(function)                                                                                      \
   TIGON_EXPLAINS_RANGES(function)                                                                                     \

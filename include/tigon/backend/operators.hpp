@@ -1,4 +1,5 @@
-// The operators of the library, once: all_ops (tigon.hpp) and the choices of backends (backend/choices.hpp) are made of it.
+// The operators of the library, once: all_ops (tigon.hpp) and the choices of backends (backend/choices.hpp) are made of
+// it.
 #ifndef TIGON_BACKEND_OPERATORS_HPP
 #define TIGON_BACKEND_OPERATORS_HPP
 

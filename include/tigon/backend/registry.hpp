@@ -2,8 +2,8 @@
 // is read here. A backend in a repository of its own needs no line: TIGON_BACKEND and TIGON_BACKEND_HEADER choose it,
 // or the template argument of a call; `registered_backends` (backend/lookup.hpp) shows it before these.
 //
-// A new backend of the library is a line of backend/library.hpp, and says in a file of its own folder what stands in the
-// registry. The type states its devices again in `info`; tests/backend/registry_test.cpp compares all.
+// A new backend of the library is a line of backend/library.hpp, and says in a file of its own folder what stands in
+// the registry. The type states its devices again in `info`; tests/backend/registry_test.cpp compares all.
 #ifndef TIGON_BACKEND_REGISTRY_HPP
 #define TIGON_BACKEND_REGISTRY_HPP
 
@@ -11,7 +11,8 @@
 #include <tigon/config.hpp>
 
 // What this translation unit can use: a library whose header is found; the dot instruction of bf16, with all that lanes
-// of 512 bits need, and tile registers beside it, or the matrix instruction of 64-bit ARM, where the flags promise them.
+// of 512 bits need, and tile registers beside it, or the matrix instruction of 64-bit ARM, where the flags promise
+// them.
 #if __has_include(<hwy/highway.h>)
 #define TIGON_FOUND_hwy 1
 #else

@@ -21,11 +21,11 @@ namespace tigon {
 
 /// What a communicator is: a rank in [0, size()), and all_gather(mine, all), which all ranks call, in the same order
 /// and with equally many bytes, and which leaves those of rank r at all[r * mine.size()]. `mine` and `all` are apart.
-/// It may also have all_to_all(mine, all) of size() equal parts: part r of `mine` goes to rank r, and becomes the part of
-/// this rank in `all` there. Sums over more than two ranks then send less.
-/// A communicator of a device says `static constexpr bool host_memory = false`: `mine` and `all` are in the device's memory,
-/// and all_gather returns when it is in the queue whose stream is queue(). host() is the communicator by which the hosts of
-/// the ranks compare what they were called with, or null: then nobody does.
+/// It may also have all_to_all(mine, all) of size() equal parts: part r of `mine` goes to rank r, and becomes the part
+/// of this rank in `all` there. Sums over more than two ranks then send less.
+/// A communicator of a device says `static constexpr bool host_memory = false`: `mine` and `all` are in the device's
+/// memory, and all_gather returns when it is in the queue whose stream is queue(). host() is the communicator by which
+/// the hosts of the ranks compare what they were called with, or null: then nobody does.
 template <class C>
 concept communicator = requires(const C& c, std::span<const std::byte> mine, std::span<std::byte> all) {
   { c.rank() } -> std::convertible_to<std::size_t>;
@@ -88,7 +88,8 @@ class communicator_ref {
   TIGON_INLINE const communicator_ref* host() const { return host_memory_ ? this : host_; }
   /// Whether it has an all_to_all of its own.
   TIGON_INLINE bool exchanges() const { return all_to_all_ != nullptr; }
-  /// Without one of its own every rank gathers the parts of all, for which this takes size() times the memory of `mine`.
+  /// Without one of its own every rank gathers the parts of all, for which this takes size() times the memory of
+  /// `mine`.
   TIGON_INLINE void all_to_all(std::span<const std::byte> mine, std::span<std::byte> all) const {
     if (exchanges()) return all_to_all_(object_, mine, all);
     std::vector<std::byte> everything(size_ * mine.size());
@@ -136,8 +137,8 @@ void all_to_all(communicator_ref c, std::type_identity_t<std::span<const T>> min
   c.all_to_all(std::as_bytes(mine), std::as_writable_bytes(all));
 }
 
-/// into[j] = op(op(into[j], part of this rank in `values` of rank 0), that of rank 1), ...: of `values`, size() equal parts,
-/// each rank gets the fold of its own. `scratch` has as many elements as `values`, and is apart from both.
+/// into[j] = op(op(into[j], part of this rank in `values` of rank 0), that of rank 1), ...: of `values`, size() equal
+/// parts, each rank gets the fold of its own. `scratch` has as many elements as `values`, and is apart from both.
 template <class T, class Op>
   requires std::is_trivially_copyable_v<T>
 void reduce_scatter_in_rank_order(communicator_ref c, std::type_identity_t<std::span<const T>> values,
@@ -157,8 +158,9 @@ void reduce_scatter_in_rank_order(communicator_ref c, std::type_identity_t<std::
 
 /// into[j] = op(op(op(into[j], values[j] of rank 0), values[j] of rank 1), ...): one order on every rank, whatever the
 /// communicator and its timing, so the bits are the same everywhere, where `into` is. As many elements at a time as
-/// `scratch` holds of all ranks: at least one, equally many on every rank. Where the communicator has an all_to_all, each
-/// of more than two ranks folds its share, and all gather the shares: two values an element are sent and not one a rank.
+/// `scratch` holds of all ranks: at least one, equally many on every rank. Where the communicator has an all_to_all,
+/// each of more than two ranks folds its share, and all gather the shares: two values an element are sent and not one a
+/// rank.
 template <class T, class Op>
   requires std::is_trivially_copyable_v<T>
 void reduce_in_rank_order(communicator_ref c, std::type_identity_t<std::span<const T>> values, std::span<T> into,
@@ -190,8 +192,8 @@ void reduce_in_rank_order(communicator_ref c, std::type_identity_t<std::span<con
   }
 }
 
-/// Refuses a communicator whose bytes are elsewhere than the data of a call: with the host, or in a device's memory, in the
-/// order of this queue. One rank sends nothing, and may have any.
+/// Refuses a communicator whose bytes are elsewhere than the data of a call: with the host, or in a device's memory, in
+/// the order of this queue. One rank sends nothing, and may have any.
 inline void expect_place(std::string_view op, communicator_ref c, bool host_memory, const void* queue) {
   if (c.size() == 1) return;
   if (c.host_memory() != host_memory)
@@ -205,8 +207,8 @@ inline void expect_place(std::string_view op, communicator_ref c, bool host_memo
 }
 
 /// Before ranks write together: check() throws where this rank finds a mistake. Then every rank throws the error of the
-/// first rank that found one, the same code and sentence everywhere; otherwise all get the records of all ranks. Where the
-/// hosts exchange nothing a rank throws its own error alone, and gets its own record alone.
+/// first rank that found one, the same code and sentence everywhere; otherwise all get the records of all ranks. Where
+/// the hosts exchange nothing a rank throws its own error alone, and gets its own record alone.
 template <class Record, class Check>
   requires std::is_trivially_copyable_v<Record>
 std::vector<Record> agree(communicator_ref of, const Record& record, Check check) {

@@ -1,5 +1,5 @@
-// Ranks whose data are on NVIDIA's GPUs, by NCCL. Opt-in: nothing else includes this header, and it needs <nccl.h>, which
-// PyPI has (nvidia-nccl-cu13), and CUDA's headers; programs link with -lnccl.
+// Ranks whose data are on NVIDIA's GPUs, by NCCL. Opt-in: nothing else includes this header, and it needs <nccl.h>,
+// which PyPI has (nvidia-nccl-cu13), and CUDA's headers; programs link with -lnccl.
 #ifndef TIGON_COMM_NCCL_HPP
 #define TIGON_COMM_NCCL_HPP
 
@@ -18,16 +18,16 @@
 namespace tigon::comm {
 
 /// The ranks of the caller's NCCL communicator, which has to outlive this, as has the stream. Bytes are in the device's
-/// memory, and a call returns when it is in the stream: nothing is waited for, and a CUDA graph can capture it. What NCCL
-/// calls an error becomes tigon::error (device). A rank that leaves while others gather makes them wait; ncclCommAbort is
-/// the caller's. Each rank is a process: ranks that are threads of one wait for each other for ever when a product's kernel
-/// is loaded while the other rank gathers (docs/cuda.md).
+/// memory, and a call returns when it is in the stream: nothing is waited for, and a CUDA graph can capture it. What
+/// NCCL calls an error becomes tigon::error (device). A rank that leaves while others gather makes them wait;
+/// ncclCommAbort is the caller's. Each rank is a process: ranks that are threads of one wait for each other for ever
+/// when a product's kernel is loaded while the other rank gathers (docs/cuda.md).
 class nccl {
  public:
   static constexpr bool host_memory = false;
 
-  /// host: ranks in the same order, by which the hosts compare shapes and options before a call writes, and throw the same
-  /// error together. Without it nobody compares: what has to be equal on all ranks is the caller's part.
+  /// host: ranks in the same order, by which the hosts compare shapes and options before a call writes, and throw the
+  /// same error together. Without it nobody compares: what has to be equal on all ranks is the caller's part.
   TIGON_TAGGED nccl(ncclComm_t c, cudaStream_t stream, std::optional<communicator_ref> host = {})
       : comm_(c), stream_(stream), host_(host) {
     if (c == nullptr) fail_argument("comm", "null", "a communicator of NCCL");

@@ -1,5 +1,5 @@
-// What a call runs on: an executor, a workspace, a device's queue, and how many rows of logits a fused loss has at a time.
-// Passed last, defaulted.
+// What a call runs on: an executor, a workspace, a device's queue, and how many rows of logits a fused loss has at a
+// time. Passed last, defaulted.
 #ifndef TIGON_CORE_CONTEXT_HPP
 #define TIGON_CORE_CONTEXT_HPP
 
@@ -8,16 +8,16 @@
 
 namespace tigon {
 
-/// Where a backend of a device puts the work of a call, in order: a stream of the device's own kind, and what waits for it.
-/// Backends of CPUs have none, and a call of theirs has ended when it returns.
+/// Where a backend of a device puts the work of a call, in order: a stream of the device's own kind, and what waits for
+/// it. Backends of CPUs have none, and a call of theirs has ended when it returns.
 struct device_queue {
   void* stream = nullptr;  ///< the device's handle, to which null may be a value
   /// Returns when all that was put there is done; throws what the device reports.
   void (*finish)(void* stream) = nullptr;
 };
 
-/// Executor, workspace and queue of a call. One call at a time per context. Outputs are ordered by the queue alone: who has
-/// several uses a context, and a workspace, for each.
+/// Executor, workspace and queue of a call. One call at a time per context. Outputs are ordered by the queue alone: who
+/// has several uses a context, and a workspace, for each.
 class context {
  public:
   TIGON_INLINE context(executor_ref executor, tigon::workspace& workspace, device_queue queue = {})

@@ -110,7 +110,8 @@ template <class T>
 inline constexpr bool summed_in_f64 = std::same_as<T, double>;
 
 /// The type in which values of T are computed and summed: f64 for f64, f32 for everything else. Not constrained: it
-/// is in the signatures of public functions, and a type that is no element is refused by the public function's sentence.
+/// is in the signatures of public functions, and a type that is no element is refused by the public function's
+/// sentence.
 template <class T>
 using accumulator_t = std::conditional_t<summed_in_f64<T>, double, float>;
 

@@ -98,9 +98,10 @@ inline std::string number_text(double value) {
 inline namespace TIGON_ABI {
 
 /// The magnitudes that a scalar option may have beside 0, in the type in which the operator uses it: that of its sums,
-/// f32, or f64 for f64. What is finite in f64 may be infinite in f32, and what is above 0 may be 0 there or lack digits:
-/// a division by zero, or another formula. So every option of every operator is 0 or a normal number of that type, of
-/// f64 one up to 1e300; an eps, which is added to a number, may be subnormal, with the digits that it then has.
+/// f32, or f64 for f64. What is finite in f64 may be infinite in f32, and what is above 0 may be 0 there or lack
+/// digits: a division by zero, or another formula. So every option of every operator is 0 or a normal number of that
+/// type, of f64 one up to 1e300; an eps, which is added to a number, may be subnormal, with the digits that it then
+/// has.
 struct option_range {
   const char* type;
   double least, most;

@@ -47,9 +47,9 @@ class task_ref {
   void (*call_)(void*, std::size_t, std::size_t);
 };
 
-/// What an executor is: `workers()`, at least 1, at most that many tasks at once, `run(tasks, fn)` calls fn(task, worker)
-/// once for every task in [0, tasks), with worker in [0, workers()), no two calls at a time with one worker; returns
-/// when all are done.
+/// What an executor is: `workers()`, at least 1, at most that many tasks at once, `run(tasks, fn)` calls fn(task,
+/// worker) once for every task in [0, tasks), with worker in [0, workers()), no two calls at a time with one worker;
+/// returns when all are done.
 ///
 /// A task may throw. Tasks that have begun then finish, no other one begins, and run() throws on its caller what was
 /// thrown first, when nobody uses fn any more. The executor stays as usable as before; what the tasks wrote stays
@@ -174,12 +174,12 @@ TIGON_TAGGED void start_threads([[maybe_unused]] const char* who, std::vector<st
 
 }  // namespace detail
 
-/// Threads of our own, started once. The calling thread works too, as worker 0. A run() that begins while another one is
-/// under way, in one of its tasks or on another thread, executes its tasks on its caller, as worker 0 of its own.
+/// Threads of our own, started once. The calling thread works too, as worker 0. A run() that begins while another one
+/// is under way, in one of its tasks or on another thread, executes its tasks on its caller, as worker 0 of its own.
 ///
 /// Threads without work look for the next run() for some microseconds before they sleep; where there are more workers
-/// than processors they sleep at once. A run() locks nothing, wakes no more threads than it has tasks for, and waits for
-/// those alone that have taken part.
+/// than processors they sleep at once. A run() locks nothing, wakes no more threads than it has tasks for, and waits
+/// for those alone that have taken part.
 class thread_pool {
  public:
   /// 0 is one worker. Throws std::system_error where the system does not start so many threads, std::bad_alloc where

@@ -33,8 +33,8 @@ inline constexpr bool is_pointer_of_view = false;
 
 }  // namespace detail
 
-/// `rows` x `cols` elements; row i begins at data + i * row_stride. Columns are adjacent. `data` may be null where there are
-/// no elements: then rows and parts of the view begin there, too.
+/// `rows` x `cols` elements; row i begins at data + i * row_stride. Columns are adjacent. `data` may be null where
+/// there are no elements: then rows and parts of the view begin there, too.
 template <class T>
 struct matrix_view {
   T* data = nullptr;
@@ -101,8 +101,8 @@ struct vector_view {
   constexpr TIGON_INLINE explicit operator bool() const { return data != nullptr; }
 };
 
-/// Heads of attention: element (b, h, s, j) at data + b * batch_stride + h * head_stride + s * seq_stride + j. `data` may be
-/// null where there are no elements, as in a matrix.
+/// Heads of attention: element (b, h, s, j) at data + b * batch_stride + h * head_stride + s * seq_stride + j. `data`
+/// may be null where there are no elements, as in a matrix.
 template <class T>
 struct heads_view {
   T* data = nullptr;

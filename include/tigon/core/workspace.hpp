@@ -17,9 +17,10 @@
 
 namespace tigon {
 
-/// Memory for a workspace that is not of the heap: that of a device, or of another library. take(self, bytes) returns null
-/// where there is no more; give(self, memory, bytes) is called with what take() returned, when the workspace ends or grows.
-/// What a device still uses then is the business of give(): it may wait, or order the return behind the device's work.
+/// Memory for a workspace that is not of the heap: that of a device, or of another library. take(self, bytes) returns
+/// null where there is no more; give(self, memory, bytes) is called with what take() returned, when the workspace ends
+/// or grows. What a device still uses then is the business of give(): it may wait, or order the return behind the
+/// device's work.
 struct memory_source {
   void* (*take)(void* self, std::size_t bytes);
   void (*give)(void* self, void* memory, std::size_t bytes);
@@ -59,8 +60,8 @@ class workspace {
     return none ? 0 : over ? most_bytes : std::min(result, std::size_t{most_bytes});
   }
   /// Bytes that an array of T takes here, of as many elements as the product of the extents: whole cache lines, and one
-  /// more, in which the array finds its alignment wherever the memory begins. 0 for no elements; never above most_bytes,
-  /// which expect() refuses.
+  /// more, in which the array finds its alignment wherever the memory begins. 0 for no elements; never above
+  /// most_bytes, which expect() refuses.
   template <class T, class... Extent>
   static constexpr TIGON_INLINE std::size_t bytes_for(Extent... extents) {
     const std::size_t bytes = product(sizeof(T), extents...);
@@ -79,8 +80,8 @@ class workspace {
     return (product(sizeof(T), count) + alignment - 1) / alignment * alignment / sizeof(T);
   }
 
-  /// Makes `bytes` available above what is in use. Throws error_code::workspace where that is not possible: the caller's
-  /// bytes are too few, or the system has no more. An owning workspace that finds no memory holds none then.
+  /// Makes `bytes` available above what is in use. Throws error_code::workspace where that is not possible: the
+  /// caller's bytes are too few, or the system has no more. An owning workspace that finds no memory holds none then.
   TIGON_TAGGED void expect(std::string_view op, std::size_t bytes) {
     if (bytes <= capacity_ - used_) return;
     if (fixed_ || bytes >= most_bytes) fail(op, bytes);

@@ -16,9 +16,9 @@ using word_line = words<std::uint32_t, 16>;
 
 /// The first eight digits of the numbers x, in the upper halves; x becomes the rest, exactly. All parts have the sign
 /// of their number, so their magnitudes add up to its own. A part that would leave nothing is halved: no part of a
-/// number is zero, which would make NaN of an infinity in b, all parts of an infinity are infinite, and one of NaN stays
-/// NaN. Digits below 2^-125 may be lost. Line is word_line; a template, as compilers warn of functions with vectors that
-/// the flags do not have.
+/// number is zero, which would make NaN of an infinity in b, all parts of an infinity are infinite, and one of NaN
+/// stays NaN. Digits below 2^-125 may be lost. Line is word_line; a template, as compilers warn of functions with
+/// vectors that the flags do not have.
 template <class Line>
 TIGON_INLINE Line take_part(Line& x) {
   using numbers = words<float, 16>;

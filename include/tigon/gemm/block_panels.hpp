@@ -1,5 +1,5 @@
-// Panels of the packed product (gemm/packed.hpp) of two bf16 matrices for an instruction that multiplies two rows and two
-// columns, four elements of depth each, into 2 x 2 sums of f32 (BFMMLA of 64-bit ARM).
+// Panels of the packed product (gemm/packed.hpp) of two bf16 matrices for an instruction that multiplies two rows and
+// two columns, four elements of depth each, into 2 x 2 sums of f32 (BFMMLA of 64-bit ARM).
 //
 //   word     four elements of depth of a row of a or a column of b: half an operand of the instruction
 //   operand  words of two rows that follow each other, or of two columns
@@ -22,8 +22,9 @@ inline namespace TIGON_ABI {
 /// The policy. Instruction is the CPU's, or what computes the same:
 ///   operand, sums    registers of 16 bytes
 ///   multiply_add(operand a, operand b, sums c)
-/// adds to c, for each of its sums, the products of elements 0 and 1, then those of 2 and 3. Both additions, and that of
-/// the two products, round to odd: a sum that is not exact is cut off, and its last bit set. Subnormal numbers are zeros.
+/// adds to c, for each of its sums, the products of elements 0 and 1, then those of 2 and 3. Both additions, and that
+/// of the two products, round to odd: a sum that is not exact is cut off, and its last bit set. Subnormal numbers are
+/// zeros.
 ///
 /// A single row wastes half of each multiplication. A dot product (BFDOT) would need as many, of the same operands.
 template <class E, class Instruction>
@@ -39,8 +40,8 @@ struct block_lanes {
   /// A block of depth of a panel has 16 KiB.
   static constexpr gemm_tuning tuning{.depth = 256};
 
-  /// Steps, four at a time, of a chain. An addition that rounds to odd has up to twice the error of one to nearest, and a
-  /// step has two. Equal terms are exact in chains of up to 64 steps: their sums have no more than 24 digits.
+  /// Steps, four at a time, of a chain. An addition that rounds to odd has up to twice the error of one to nearest, and
+  /// a step has two. Equal terms are exact in chains of up to 64 steps: their sums have no more than 24 digits.
   static constexpr std::size_t fours_of_chain(std::size_t fours) { return fours > 32 ? 8 : fours > 16 ? 4 : 2; }
 
   /// One word of depth: R rows by N vectors of columns.
@@ -163,8 +164,8 @@ struct block_lanes {
   }
 };
 
-/// 16 registers of sums, four of columns and four of rows: enough sums for two instructions a cycle of five cycles each,
-/// and registers to spare for loads that g++ schedules early.
+/// 16 registers of sums, four of columns and four of rows: enough sums for two instructions a cycle of five cycles
+/// each, and registers to spare for loads that g++ schedules early.
 template <class E, class Instruction>
 struct tile_shape<block_lanes<E, Instruction>> {
   static constexpr std::size_t rows = 8, vectors = 2, cols = 8;

@@ -13,13 +13,13 @@
 namespace tigon::detail {
 inline namespace TIGON_ABI {
 
-/// x, d: rows of f64; w [vocab, hidden], of which a row is read once. The order of all sums depends on shapes alone, and
-/// the bits of a row of z and dx on nothing of other rows.
+/// x, d: rows of f64; w [vocab, hidden], of which a row is read once. The order of all sums depends on shapes alone,
+/// and the bits of a row of z and dx on nothing of other rows.
 ///
 ///   z = x w^T + bias,   dx = d w,   dw = d^T x,   db[j] = sum_i d[i,j]
 ///
-/// Parts of w are prefetched while those before them are multiplied: 8 rows, w of 32000 x 2048, one thread of Zen 4 with
-/// AVX-512 (2026-11-29): z in 31 ms, not 44, dx in 38 ms, not 43.
+/// Parts of w are prefetched while those before them are multiplied: 8 rows, w of 32000 x 2048, one thread of Zen 4
+/// with AVX-512 (2026-11-29): z in 31 ms, not 44, dx in 38 ms, not 43.
 template <class B>
 class few_rows_products {
   using V = simd::vec<typename B::engine, double>;

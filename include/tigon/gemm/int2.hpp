@@ -1,14 +1,15 @@
 // The product of 8-bit numbers with weights of two bits, over lanes of four bytes.
 //
 //   quarter  q rows of packed weights: byte r of a column has the codes of rows r, q + r, 2 q + r and 3 q + r of w
-//   word     four bytes that are multiplied in one lane: of a, columns r, q + r, 2 q + r and 3 q + r of a row; of w, the
-//            codes of a byte
+//   word     four bytes that are multiplied in one lane: of a, columns r, q + r, 2 q + r and 3 q + r of a row; of w,
+//            the codes of a byte
 //   panel    tile-high rows of a, word after word: word (r, i) at r * rows + i
 //   block    words of depth of one pass of the tile kernel: codes of a tile's columns stay in L1
 //   tile     rows x vectors of sums in registers
 //   chunk    rows of a that are packed at a time, for all tasks
 //
-// Codes are u = w + 1, in 0..3, so c = a u - (sum of a row of a). Sums are made modulo 2^32, and c is in the range of int32.
+// Codes are u = w + 1, in 0..3, so c = a u - (sum of a row of a). Sums are made modulo 2^32, and c is in the range of
+// int32.
 #ifndef TIGON_GEMM_INT2_HPP
 #define TIGON_GEMM_INT2_HPP
 

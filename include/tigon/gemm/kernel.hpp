@@ -1,5 +1,6 @@
-// The matrix product: the canonical kernel, by Eigen, what it packs, and the memory that products take. Operators that are made of
-// products include this: unlike the public functions it brings no backend, which may be made of those operators.
+// The matrix product: the canonical kernel, by Eigen, what it packs, and the memory that products take. Operators that
+// are made of products include this: unlike the public functions it brings no backend, which may be made of those
+// operators.
 #ifndef TIGON_GEMM_KERNEL_HPP
 #define TIGON_GEMM_KERNEL_HPP
 
@@ -48,8 +49,8 @@ constexpr std::size_t eigen_depth(std::size_t k) {
 /// Calls that are added up one after the other. Of more calls, sums of so many are added to a compensated total. The
 /// error of the plain sums stays below what the contract allows for their depth.
 inline constexpr std::size_t eigen_calls = 32;
-/// Rows of a tile whose bits do not depend on their place and number: Eigen takes up to eight at a time, the rest one by
-/// one in another order, and matrices of few rows in yet another.
+/// Rows of a tile whose bits do not depend on their place and number: Eigen takes up to eight at a time, the rest one
+/// by one in another order, and matrices of few rows in yet another.
 constexpr std::size_t even_rows(std::size_t rows) { return std::max<std::size_t>(24, round_up(rows, 8)); }
 
 template <class A>

@@ -100,7 +100,8 @@ struct fma_lanes {
   }
 };
 
-/// Rows and vectors of a tile: as many sums as the registers hold beside the row of b and two broadcasts. A step reads `vectors` vectors and `rows` broadcasts for rows * vectors multiplications.
+/// Rows and vectors of a tile: as many sums as the registers hold beside the row of b and two broadcasts. A step reads
+/// `vectors` vectors and `rows` broadcasts for rows * vectors multiplications.
 template <class P>
 struct tile_shape {
 #if defined(__aarch64__)
@@ -151,8 +152,8 @@ TIGON_INLINE void put_first(const R& r, W* p) {
 
 /// One panel of U rows whose depth is contiguous. Missing rows and depth become zeros.
 ///
-/// Vectors of H rows, where U is no multiple of H, reach into the next word of depth. That word is written later; the last
-/// word is written apart.
+/// Vectors of H rows, where U is no multiple of H, reach into the next word of depth. That word is written later; the
+/// last word is written apart.
 template <class P, std::size_t U, element T>
 void pack_along(const T* from, std::size_t stride, std::size_t rows, std::size_t depth, typename P::word* to) {
   constexpr std::size_t L = P::size, H = std::min(std::bit_ceil(U), L), per = L / H, step = L * P::group;

@@ -20,9 +20,9 @@ namespace tigon {
 /// within 2 %, segments of 192 within 3 %, of 96 within 7 %.
 ///
 /// Speed of long tasks without segments relative to short ones, calls alternating: medians of 8 shapes of a Llama with
-/// hidden 576 on Intel with AVX-512 (family 6, model 207), f32: one worker 1.08 (hidden 768: 1.03), two 1.06, four 1.02,
-/// six 1.00; with 16 workers tasks without segments reached 0.9 to 1. AMX, bf16: one worker 1.09, two 1.06, four 1.02.
-/// AVX-512 with bf16 instructions, bf16: 1.00 to 1.02.
+/// hidden 576 on Intel with AVX-512 (family 6, model 207), f32: one worker 1.08 (hidden 768: 1.03), two 1.06, four
+/// 1.02, six 1.00; with 16 workers tasks without segments reached 0.9 to 1. AMX, bf16: one worker 1.09, two 1.06, four
+/// 1.02. AVX-512 with bf16 instructions, bf16: 1.00 to 1.02.
 struct gemm_tuning {
   std::size_t depth = 512;         ///< most depth of a block
   std::size_t rows_per_task = 32;  ///< most rows of a in a task, where b is shared
@@ -105,8 +105,8 @@ struct plan {
   }
 
   /// Segments, so that 64 workers share the tasks evenly: at least one task each, where segments do not become shorter
-  /// than a third of `least`, and several of at least `least`. A task packs its part, which is to cost little beside the
-  /// product with a segment.
+  /// than a third of `least`, and several of at least `least`. A task packs its part, which is to cost little beside
+  /// the product with a segment.
   constexpr std::size_t segment_of(std::size_t count, std::size_t parts, std::size_t least) const {
     if (parts == 0) return shared;
     const std::size_t one_each = std::min(ceil_div(64, parts), 3 * count / least);

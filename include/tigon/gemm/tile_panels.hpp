@@ -71,8 +71,8 @@ consteval tile_tuning tile_tuning_of() {
     return Parts == 1 ? tile_tuning{} : tile_tuning_f32;
 }
 
-/// The policy. Registers is simd::tile_registers, or what computes the same. Elements of a have Parts parts: bf16 one, f32
-/// three.
+/// The policy. Registers is simd::tile_registers, or what computes the same. Elements of a have Parts parts: bf16 one,
+/// f32 three.
 template <class B, class Registers, std::size_t Parts = 1>
 struct tile_lanes {
   using tiles = Registers;
@@ -279,8 +279,8 @@ struct tile_lanes {
     multiply<1, 1>(in, to, c, next, before);
   }
 
-  /// R x N tiles of sums: to = start + a b. Between multiplications, memory of c and of the next panels is prefetched, and
-  /// the tile before is finished.
+  /// R x N tiles of sums: to = start + a b. Between multiplications, memory of c and of the next panels is prefetched,
+  /// and the tile before is finished.
   template <std::size_t R, std::size_t N, element TC>
   static void multiply(const operands& in, float* to, prefetch_cursor c, prefetch_cursor& next,
                        unfinished<TC>& before) {
@@ -326,8 +326,8 @@ struct tile_shape<tile_lanes<B, Registers, Parts>> {
 
 }  // namespace TIGON_ABI
 
-/// Which kernel of op::gemm multiplies which types: tile registers a bf16 or f32 matrix with a bf16 matrix, Parent's all
-/// others.
+/// Which kernel of op::gemm multiplies which types: tile registers a bf16 or f32 matrix with a bf16 matrix, Parent's
+/// all others.
 template <class Registers, class Parent>
 struct tiles_or_parent {
   template <class B, class TA, class>

@@ -296,8 +296,8 @@ dlpack_axes<T, 4> to_dlpack(heads_view<T> h) {
 ///   const tigon::matrix_view<float> view(y.data(), rows, cols);
 ///   DLManagedTensorVersioned* t = managed_dlpack<DLManagedTensorVersioned>(view, std::move(y));
 ///
-/// D          DLManagedTensor, DLManagedTensorVersioned, or a struct with its fields. The version is 1.0. A view of const
-///            elements is read-only, which a DLManagedTensor cannot say: that does not compile.
+/// D          DLManagedTensor, DLManagedTensorVersioned, or a struct with its fields. The version is 1.0. A view of
+///            const elements is read-only, which a DLManagedTensor cannot say: that does not compile.
 template <class D = dl_managed_tensor_versioned, class View, class Owner>
 D* managed_dlpack(View view, Owner owner) {
   using axes = decltype(to_dlpack(view));

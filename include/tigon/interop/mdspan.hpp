@@ -143,8 +143,8 @@ auto heads_from_mdspan(const M& mdspan, heads_axes order = heads_axes::heads_fir
 /// head_dim], for heads. With a layout that takes strides (layout_stride) it has those of the view; with another one,
 /// and with extents that are part of the type, the view has to be as the type says.
 ///
-/// Throws     tigon::error: stride (the view is not as the type says; a stride of 0, which no mdspan has), shape (an extent
-///            or stride beyond index_type).
+/// Throws     tigon::error: stride (the view is not as the type says; a stride of 0, which no mdspan has), shape (an
+///            extent or stride beyond index_type).
 template <class M, class T>
 M to_mdspan(std::span<T> s) {
   return interop_detail::make_mdspan<M, T, 1>(s.data(), {s.size()}, {1});

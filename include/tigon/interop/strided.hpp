@@ -138,7 +138,8 @@ struct matrix_extents {
   std::size_t rows, cols, row_stride;
 };
 
-/// The last axis is the columns; the others are rows, at one distance from each other. That is 0 where all rows are one.
+/// The last axis is the columns; the others are rows, at one distance from each other. That is 0 where all rows are
+/// one.
 TIGON_NOINLINE inline matrix_extents matrix_of(const axes& a) {
   if (a.rank < 2)
     a.refuse(error_code::shape, "of rank " + std::to_string(a.rank), "at least 2: rows and, innermost, columns");
@@ -221,8 +222,8 @@ matrix_view<T> as_matrix(const strided_array<T>& a, const array_names& names = {
   return {a.data, m.rows, m.cols, m.row_stride};
 }
 
-/// The array as heads of attention, of any strides but that of the innermost axis, which is 1; also 0 for heads, sequences
-/// or tokens that are all one, which an operator reads and does not write.
+/// The array as heads of attention, of any strides but that of the innermost axis, which is 1; also 0 for heads,
+/// sequences or tokens that are all one, which an operator reads and does not write.
 template <class T>
 heads_view<T> as_heads(const strided_array<T>& a, heads_axes order = heads_axes::heads_first,
                        const array_names& names = {"as_heads"}) {

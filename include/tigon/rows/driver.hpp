@@ -1,5 +1,5 @@
-// What a driver of row programs needs of them, on whatever device: the groups among its arguments, the extents, types and
-// functions of a program, and what a driver is. An operator needs none of it.
+// What a driver of row programs needs of them, on whatever device: the groups among its arguments, the extents, types
+// and functions of a program, and what a driver is. An operator needs none of it.
 #ifndef TIGON_ROWS_DRIVER_HPP
 #define TIGON_ROWS_DRIVER_HPP
 
@@ -57,24 +57,25 @@ using driver_of = typename driver_of_backend<B>::type;
 /// The functions of a driver.
 enum class call { reduce_map, map_rows };
 
-/// A driver of row programs that takes such a call: a program and its groups of operands. A driver is a type with static
-/// functions of these names. It has those that its operators call, and takes the groups that they have.
+/// A driver of row programs that takes such a call: a program and its groups of operands. A driver is a type with
+/// static functions of these names. It has those that its operators call, and takes the groups that they have.
 template <class D, call Call, class P, class... Group>
 concept row_driver =
     (Call == call::reduce_map && requires(context& ctx, P p, Group... of) { D::reduce_map(ctx, p, of...); }) ||
     (Call == call::map_rows && requires(context& ctx, P p, Group... of) { D::map_rows(ctx, p, of...); });
 
-/// A backend whose driver also runs kernels that are written row by row: it has for_rows<A> with the arguments of that in
-/// rows/row.hpp which takes a row_loop, and says so by a type `row_loops`.
+/// A backend whose driver also runs kernels that are written row by row: it has for_rows<A> with the arguments of that
+/// in rows/row.hpp which takes a row_loop, and says so by a type `row_loops`.
 template <class B>
 concept loops_over_rows = requires { typename B::rows::row_loops; };
 
-/// A backend whose driver also runs such kernels with sums over the rows: it has the for_rows<A> with adds_to, and says so
-/// by a type `row_sums`.
+/// A backend whose driver also runs such kernels with sums over the rows: it has the for_rows<A> with adds_to, and says
+/// so by a type `row_sums`.
 template <class B>
 concept sums_over_rows = requires { typename B::rows::row_sums; };
 
-/// A backend whose driver has partial rows of its own for sums over the rows: partials_workspace<A>(rows, cols, gradients).
+/// A backend whose driver has partial rows of its own for sums over the rows: partials_workspace<A>(rows, cols,
+/// gradients).
 template <class B>
 concept sums_programs = requires { B::rows::template partials_workspace<float>(1, 1, 1); };
 
@@ -143,7 +144,8 @@ struct first_element<T, Rest...> {
 template <class... Rest>
 struct first_element<void, Rest...> : first_element<Rest...> {};
 
-/// The vector of a loop over operands: lanes of B's engine, in the accumulator type of the first operand that has elements.
+/// The vector of a loop over operands: lanes of B's engine, in the accumulator type of the first operand that has
+/// elements.
 template <class B, class... Element>
 using vec_of_elements = simd::vec<typename B::engine, accumulator_t<typename first_element<Element...>::type>>;
 template <class B, class... Operands>

@@ -42,15 +42,16 @@ constexpr TIGON_INLINE given_or<Operand, 0> or_zeros(Operand o) {
   return given_or<Operand, 0>(o);
 }
 
-/// Operand of a reduction: rows that the map reads again. Where the plan says so, the reduction prefetches the next row.
+/// Operand of a reduction: rows that the map reads again. Where the plan says so, the reduction prefetches the next
+/// row.
 template <class Operand>
 struct read_again {
   Operand operand;
   constexpr TIGON_INLINE explicit read_again(Operand o) : operand(o) {}
 };
 
-/// Operand or output of a map whose row is in the cache, if `is`: this worker has just read or written it. A row that was
-/// just read is mapped from its end where the plan says so, and an output in the cache is not streamed past it.
+/// Operand or output of a map whose row is in the cache, if `is`: this worker has just read or written it. A row that
+/// was just read is mapped from its end where the plan says so, and an output in the cache is not streamed past it.
 template <class Operand>
 struct cached {
   Operand operand;
@@ -95,8 +96,8 @@ struct often_zero {
 template <class Output>
 often_zero(Output) -> often_zero<Output>;
 
-/// Some rows of a matrix of `bytes` bytes: an output, streamed past the caches as the rows of all of it are, or an operand,
-/// whose next rows are prefetched as those of all of it are.
+/// Some rows of a matrix of `bytes` bytes: an output, streamed past the caches as the rows of all of it are, or an
+/// operand, whose next rows are prefetched as those of all of it are.
 template <class T>
 struct rows_of {
   using element_type = std::remove_const_t<T>;

@@ -11,17 +11,17 @@
 //   };
 //   reduce_map<B>(ctx, rms_norm_program<A>{n, eps}, reads(x), map_reads(w), writes(y), saves(rstd));
 //
-// The words. A program computes one row; operands are data, and the driver passes their elements to it as vectors of the
-// engine. How many rows are computed at a time, in which order, what is prefetched and in which pass an output is stored
-// is the driver's choice (rows/lanes/schedule.hpp), and no result depends on it.
+// The words. A program computes one row; operands are data, and the driver passes their elements to it as vectors of
+// the engine. How many rows are computed at a time, in which order, what is prefetched and in which pass an output is
+// stored is the driver's choice (rows/lanes/schedule.hpp), and no result depends on it.
 //
 //   reads(x...)          operands of reduce and of map: matrices (their row i), vectors (the same for every row),
 //                        or_ones(w) and or_zeros(b), which may be absent, constant(a), columns
 //   map_reads(x...)      operands of map alone; it takes them behind those
-//   writes(y...)         what map returns: a vector for each output, as a pack if there are several. often_zero{y} where
-//                        scattered numbers are 0
-//   adds_to(g...)        parameter gradients. map takes, last, the sums of its column over the rows before, and returns,
-//                        last, these sums with what its row adds. Without outputs, writes(): sums of columns
+//   writes(y...)         what map returns: a vector for each output, as a pack if there are several. often_zero{y}
+//                        where scattered numbers are 0
+//   adds_to(g...)        parameter gradients. map takes, last, the sums of its column over the rows before, and
+//                        returns, last, these sums with what its row adds. Without outputs, writes(): sums of columns
 //   of_rows(s...)        a number for every row, from memory: first arguments of reduce, last ones of finish
 //   saves(s...)          a number for every row, to memory: what save(value) returns
 //   reduce_writes(y)     an output that needs no reduction: what direct(x...) returns, stored in either pass
@@ -38,16 +38,16 @@
 //   state, again(state&, sum), reduce(state, x...)   a reduction that depends on the one before: while `again` is true
 //                        the row is reduced again; finish then takes the state first.
 //                        Or, where this one makes other sums than the first, every row is reduced twice
-//   in_f64(value)        a row that A does not hold: std::optional of a program in f64 whose reduce, finish, save and map
-//                        compute it, on the same operands as lanes of f64. Such a row is not mapped
-//   prepare(x0)          the first part of a long chain of operations on the first operand, which the driver may compute a
-//                        step ahead; map takes it behind the value
+//   in_f64(value)        a row that A does not hold: std::optional of a program in f64 whose reduce, finish, save and
+//                        map compute it, on the same operands as lanes of f64. Such a row is not mapped
+//   prepare(x0)          the first part of a long chain of operations on the first operand, which the driver may
+//                        compute a step ahead; map takes it behind the value
 //
-// A program without a map, whose rows are only reduced, has no writes. One without a reduction is a struct with map(x...)
-// alone, run by map_rows. What depends on data in other ways is written with for_rows (rows/row.hpp).
+// A program without a map, whose rows are only reduced, has no writes. One without a reduction is a struct with
+// map(x...) alone, run by map_rows. What depends on data in other ways is written with for_rows (rows/row.hpp).
 //
-// A backend may have a driver of its own, its type `rows` (rows/driver.hpp): the same structs then run there. What runs them
-// on the lanes of a CPU is in rows/lanes/, which none of these headers includes but at its end.
+// A backend may have a driver of its own, its type `rows` (rows/driver.hpp): the same structs then run there. What runs
+// them on the lanes of a CPU is in rows/lanes/, which none of these headers includes but at its end.
 #ifndef TIGON_ROWS_REDUCE_MAP_HPP
 #define TIGON_ROWS_REDUCE_MAP_HPP
 
@@ -77,8 +77,8 @@ void reduce_map(context& ctx, P program, Group... groups) {
   rows::with_wanted_sums(run, program, groups...);
 }
 
-/// Runs a program with map alone over all rows: reads and writes, and one of adds_to, where there are parameter gradients,
-/// for which it takes workspace as reduce_map, and kept_rows.
+/// Runs a program with map alone over all rows: reads and writes, and one of adds_to, where there are parameter
+/// gradients, for which it takes workspace as reduce_map, and kept_rows.
 template <class B, class P, class... X, class... Y, class... Group>
 void map_rows(context& ctx, P program, reads<X...> in, writes<Y...> out, Group... groups) {
   using driver = rows::driver_of<B>;

@@ -5,13 +5,14 @@
 //     row.map(reads(x, w), writes(y), [=](auto v, auto g) { return v * r * g; });
 //   });
 //
-// A row is the engine's worker on one row: on a CPU the lanes of one core. A device may have many workers for a row, all of
-// which run the function, with the same numbers. Of a map, a reduction or a scan each does a part of the columns, and all
-// get the result. A map or a scan begins when all workers have come to it; each of the three has ended when they go on.
-// Elsewhere row.sync() alone makes what one worker has written known to the others. Operands are matrix views (their row i),
-// vector views (the same for every row) and `columns` (the column index as a number); or a struct of an operator's own
-// that loads itself (ops/attention/weighted_rows.hpp is one). Functions take and return vectors of any engine. Rows are
-// cut into tasks by shape alone and sums are made in a fixed order, so results do not depend on the number of threads.
+// A row is the engine's worker on one row: on a CPU the lanes of one core. A device may have many workers for a row,
+// all of which run the function, with the same numbers. Of a map, a reduction or a scan each does a part of the
+// columns, and all get the result. A map or a scan begins when all workers have come to it; each of the three has ended
+// when they go on. Elsewhere row.sync() alone makes what one worker has written known to the others. Operands are
+// matrix views (their row i), vector views (the same for every row) and `columns` (the column index as a number); or a
+// struct of an operator's own that loads itself (ops/attention/weighted_rows.hpp is one). Functions take and return
+// vectors of any engine. Rows are cut into tasks by shape alone and sums are made in a fixed order, so results do not
+// depend on the number of threads.
 //
 //   row.i, row.cols               its index and its width
 //   row.map(reads, writes, f)     y[j]... = f(x[j]...)
@@ -38,7 +39,8 @@
 namespace tigon::simd {
 inline namespace TIGON_ABI {
 
-/// Calls fn(row) for every row, as `how` says. Takes scratch_workspace<B, A>(cols, how.scratch, ctx) from the workspace.
+/// Calls fn(row) for every row, as `how` says. Takes scratch_workspace<B, A>(cols, how.scratch, ctx) from the
+/// workspace.
 template <class B, class A = float, class F>
 void for_rows(context& ctx, std::size_t rows, std::size_t cols, row_loop how, F fn);
 template <class B, class A = float, class F>

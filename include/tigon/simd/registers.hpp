@@ -10,8 +10,8 @@
 namespace tigon::simd {
 inline namespace TIGON_ABI {
 
-/// The value is computed here and lies in a register. So a product that is added next is rounded first: a sum has the same
-/// bits in every loop that makes it.
+/// The value is computed here and lies in a register. So a product that is added next is rounded first: a sum has the
+/// same bits in every loop that makes it.
 template <class R>
 TIGON_INLINE void keep_in_register(R& r) {
   if constexpr (requires { r.r; })
@@ -30,8 +30,8 @@ TIGON_INLINE void keep_in_register(R& r) {
 #endif
 }
 
-/// load<V>(p), which lies in a register until it was used last: g++ may otherwise read it again for each use, or multiply
-/// by memory. On x86 alone: elsewhere multiplications have no operands in memory.
+/// load<V>(p), which lies in a register until it was used last: g++ may otherwise read it again for each use, or
+/// multiply by memory. On x86 alone: elsewhere multiplications have no operands in memory.
 template <class V, class T>
 TIGON_INLINE V load_once(const T* p) {
   V v = load<V>(p);
@@ -41,12 +41,12 @@ TIGON_INLINE V load_once(const T* p) {
   return v;
 }
 
-/// Nothing that follows is computed before here, and what was loaded before stays before: for a loop whose order is faster
-/// than the one that a compiler finds.
+/// Nothing that follows is computed before here, and what was loaded before stays before: for a loop whose order is
+/// faster than the one that a compiler finds.
 TIGON_INLINE void order_barrier() { asm volatile("" ::: "memory"); }
 
-/// Nothing that follows is computed before here, where the compiler orders instructions before it assigns registers, as g++
-/// does on 64-bit ARM: it would load all operands of a step first, and spill sums for them.
+/// Nothing that follows is computed before here, where the compiler orders instructions before it assigns registers, as
+/// g++ does on 64-bit ARM: it would load all operands of a step first, and spill sums for them.
 TIGON_INLINE void keep_order() {
 #if defined(__aarch64__)
   asm volatile("");
@@ -72,8 +72,9 @@ TIGON_INLINE R fma_in_registers(R a, R b, R c) {
 #endif
 
 /// fma(a, b, c) for a loop with as many sums as there are registers: the sum stays in its register, and a and b lie in
-/// registers. Left to itself, g++ reads b from memory again in every multiplication where it is tuned for an AMD CPU, and
-/// copies or spills sums where it is not; both cost up to a third of the speed (docs/tuning.md, "Loops of products").
+/// registers. Left to itself, g++ reads b from memory again in every multiplication where it is tuned for an AMD CPU,
+/// and copies or spills sums where it is not; both cost up to a third of the speed (docs/tuning.md, "Loops of
+/// products").
 template <class E, class A>
 TIGON_INLINE vec<E, A> fma_in_registers(vec<E, A> a, vec<E, A> b, vec<E, A> c) {
 #if defined(__x86_64__) && defined(__FMA__)

@@ -1,5 +1,5 @@
-// Tile registers: blocks of 16 rows of 64 bytes that are multiplied by one instruction (Intel AMX). Whether this process
-// may use them, and the few instructions that a product of 2 x 2 tiles is made of.
+// Tile registers: blocks of 16 rows of 64 bytes that are multiplied by one instruction (Intel AMX). Whether this
+// process may use them, and the few instructions that a product of 2 x 2 tiles is made of.
 //
 // What multiplies by tiles is a template over a type with the functions of tile_registers; tests instantiate it with an
 // emulation in plain C++, so that packing and tiling run on any CPU.
@@ -61,8 +61,8 @@ inline std::string_view ask_for_tile_registers() { return "they are known on Lin
 
 }  // namespace detail
 
-/// Why this process may not use tile registers, in words for a sentence; empty where it may. The system is queried once a
-/// process, at the first call; its permission then holds for all threads.
+/// Why this process may not use tile registers, in words for a sentence; empty where it may. The system is queried once
+/// a process, at the first call; its permission then holds for all threads.
 inline std::string_view tile_registers_missing() {
   static const std::string_view once = detail::ask_for_tile_registers();
   return once;

@@ -382,8 +382,8 @@ struct pack {
 template <class V, class... Rest>
 pack(V, Rest...) -> pack<V, 1 + sizeof...(Rest)>;
 
-/// A compensated sum (Knuth's two-sum): the total high + low, and v added to it. What rounding high + v loses goes to the
-/// new low part. A total that is infinite or NaN loses nothing, so that it stays what it is.
+/// A compensated sum (Knuth's two-sum): the total high + low, and v added to it. What rounding high + v loses goes to
+/// the new low part. A total that is infinite or NaN loses nothing, so that it stays what it is.
 template <class V>
 TIGON_INLINE pack<V, 2> add_compensated(V high, V low, V v) {
   const V sum = high + v, added = sum - high;

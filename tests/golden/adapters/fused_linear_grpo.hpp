@@ -12,8 +12,8 @@ struct fused_linear_grpo {
   static results run(const problem& p) {
     // Liger's chunked form averages luspo over all positions, with the loss of masked ones.
     tigon::policy_options opt = policy_options_of(p, tigon::luspo_reduction::padded);
-    // Its tau is an f32 number, in the reference too. g++ 12 leaves out two such roundings that stand side by side (-O2 and
-    // higher, not at -O1); a volatile keeps them.
+    // Its tau is an f32 number, in the reference too. g++ 12 leaves out two such roundings that stand side by side (-O2
+    // and higher, not at -O1); a volatile keeps them.
     const auto rounded = [](double v) {
       volatile float number = static_cast<float>(v);
       return static_cast<double>(number);

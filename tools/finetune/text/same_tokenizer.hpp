@@ -16,7 +16,8 @@
 namespace example::finetune {
 namespace detail {
 
-/// Case, contractions, digits, blanks, code, and scripts with and without blanks: what pre-tokenizers split differently.
+/// Case, contractions, digits, blanks, code, and scripts with and without blanks: what pre-tokenizers split
+/// differently.
 inline constexpr std::string_view texts_of_all_kinds[] = {
     "The quick brown fox didn't jump over 1234567890 lazy dogs, HE'LL say; twice!",
     "  for (int i = 0; i < 10; ++i)\n\treturn x[i] != 'a' ? -1.5e-3 : y->z;\n\n\n   # end",
@@ -32,8 +33,8 @@ inline std::filesystem::path tokenizer_file(const std::filesystem::path& folder)
 
 }  // namespace detail
 
-/// What `other` does not do as `own` does, as the end of a sentence; empty if every id of `own` is spelled as in `other`
-/// and both split the same texts into the same ids. `other` may have ids beyond.
+/// What `other` does not do as `own` does, as the end of a sentence; empty if every id of `own` is spelled as in
+/// `other` and both split the same texts into the same ids. `other` may have ids beyond.
 inline std::string difference_between(const tokenizer& own, const tokenizer& other) {
   for (std::size_t i = 0; i < own.vocab_size(); ++i) {
     const auto id = static_cast<std::int32_t>(i);
@@ -52,8 +53,8 @@ inline std::string difference_between(const tokenizer& own, const tokenizer& oth
   return {};
 }
 
-/// Refuses a folder beside the model's whose tokenizer gives ids another meaning. Nothing is known of a folder without a
-/// tokenizer, and equal files need not be read.
+/// Refuses a folder beside the model's whose tokenizer gives ids another meaning. Nothing is known of a folder without
+/// a tokenizer, and equal files need not be read.
 inline void expect_same_tokenizer(const std::string& option, const std::filesystem::path& other,
                                   const std::filesystem::path& model) {
   const std::filesystem::path own_file = detail::tokenizer_file(model), other_file = detail::tokenizer_file(other);

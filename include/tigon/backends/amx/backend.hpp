@@ -1,8 +1,8 @@
-// Child of avx512_bf16 for CPUs with tile registers (Intel AMX): products of two bf16 matrices, and of 8-bit numbers with
-// weights of two bits. The default where the flags have the instructions.
+// Child of avx512_bf16 for CPUs with tile registers (Intel AMX): products of two bf16 matrices, and of 8-bit numbers
+// with weights of two bits. The default where the flags have the instructions.
 //
-// Which CPU it runs on is known at run time alone: the first product of a process asks Linux to permit the registers, and
-// throws tigon::error, code `state`, with what is missing where the CPU or the system has none.
+// Which CPU it runs on is known at run time alone: the first product of a process asks Linux to permit the registers,
+// and throws tigon::error, code `state`, with what is missing where the CPU or the system has none.
 #ifndef TIGON_BACKENDS_AMX_BACKEND_HPP
 #define TIGON_BACKENDS_AMX_BACKEND_HPP
 

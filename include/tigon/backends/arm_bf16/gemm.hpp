@@ -1,5 +1,5 @@
-// op::gemm of two bf16 matrices by the matrix instruction: two rows by two columns, four elements of depth each, without
-// widening. Every other combination of types is the parent's.
+// op::gemm of two bf16 matrices by the matrix instruction: two rows by two columns, four elements of depth each,
+// without widening. Every other combination of types is the parent's.
 #ifndef TIGON_BACKENDS_ARM_BF16_GEMM_HPP
 #define TIGON_BACKENDS_ARM_BF16_GEMM_HPP
 

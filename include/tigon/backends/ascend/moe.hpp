@@ -1,5 +1,5 @@
-// A mixture of experts: rows of tokens to the pairs of a chunk and back, and the weights of pairs in backward. Products,
-// the gate (the chip's swiglu) and the order of the pairs are kernels of their own.
+// A mixture of experts: rows of tokens to the pairs of a chunk and back, and the weights of pairs in backward.
+// Products, the gate (the chip's swiglu) and the order of the pairs are kernels of their own.
 #ifndef TIGON_BACKENDS_ASCEND_MOE_HPP
 #define TIGON_BACKENDS_ASCEND_MOE_HPP
 

@@ -4,7 +4,8 @@
 //   ub::for_row_blocks<plan>(ctx, x.rows, x.cols, plan::cut_of(x.cols),
 //       [=](auto& core, auto& xt, auto& yt) {                       // for every block of rows
 //         core.pass(ub::reads(xt), ub::writes(yt), [=] TIGON_LAMBDA(auto row, auto xv, auto yv) {
-//           row.map(tigon::reads(xv), tigon::writes(yv), [](auto v) { return v + v; });          // for every row of every block of columns
+//           // For every row of every block of columns.
+//           row.map(tigon::reads(xv), tigon::writes(yv), [](auto v) { return v + v; });
 //         });
 //       },
 //       x, y);

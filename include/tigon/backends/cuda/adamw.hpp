@@ -1,5 +1,5 @@
-// AdamW on a GPU: a block for every task of the list, of which a launch takes as many parameters as its arguments hold. The
-// norm of the gradients stays on the device.
+// AdamW on a GPU: a block for every task of the list, of which a launch takes as many parameters as its arguments hold.
+// The norm of the gradients stays on the device.
 #ifndef TIGON_BACKENDS_CUDA_ADAMW_HPP
 #define TIGON_BACKENDS_CUDA_ADAMW_HPP
 
@@ -64,8 +64,8 @@ struct put_norm {
   TIGON_DEVICE_INLINE void operator()(std::size_t, double sum) const { *to = by * std::sqrt(sum); }
 };
 
-/// What a step is made of beside its parameters. With a norm in memory its factor is made there; where that is not finite,
-/// nothing may have to be written.
+/// What a step is made of beside its parameters. With a norm in memory its factor is made there; where that is not
+/// finite, nothing may have to be written.
 template <class A>
 struct adamw_step {
   tigon::detail::adamw_factors<A> factors;

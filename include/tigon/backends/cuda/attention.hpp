@@ -1,5 +1,5 @@
-// Attention on a GPU: 16 bits by cuDNN, everything else by kernels that are plain and slow. Included by programs that call it, as
-// it needs cuDNN's headers (backends/cuda/cudnn_attention.hpp).
+// Attention on a GPU: 16 bits by cuDNN, everything else by kernels that are plain and slow. Included by programs that
+// call it, as it needs cuDNN's headers (backends/cuda/cudnn_attention.hpp).
 #ifndef TIGON_BACKENDS_CUDA_ATTENTION_HPP
 #define TIGON_BACKENDS_CUDA_ATTENTION_HPP
 
@@ -20,7 +20,8 @@ struct kernel<op::attention, backends::cuda> {
   template <class A>
   using saved = std::span<A>;  // lse
 
-  /// Of what a call takes, no more is known before it: cuDNN decides by the shape. The kernels reserve it before they write.
+  /// Of what a call takes, no more is known before it: cuDNN decides by the shape. The kernels reserve it before they
+  /// write.
   template <backend B, element T>
   static constexpr std::size_t forward_workspace(std::size_t) {
     return 0;
@@ -74,7 +75,8 @@ struct kernel<op::attention, backends::cuda> {
                             "none on cuda: a call for each document");
   }
 #if !defined(TIGON_CUDA_MODEL)
-  /// Queries from which on cuDNN is called. It makes a graph for every shape: with a cache that grows, one for every token.
+  /// Queries from which on cuDNN is called. It makes a graph for every shape: with a cache that grows, one for every
+  /// token.
   static constexpr std::size_t fewest_queries = 16;
 
   template <class T>

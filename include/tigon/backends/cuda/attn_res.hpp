@@ -1,5 +1,5 @@
-// Attention over the blocks of a network on a GPU: a block of threads has a token, and keeps its rows of up to eight blocks
-// of the network.
+// Attention over the blocks of a network on a GPU: a block of threads has a token, and keeps its rows of up to eight
+// blocks of the network.
 #ifndef TIGON_BACKENDS_CUDA_ATTN_RES_HPP
 #define TIGON_BACKENDS_CUDA_ATTN_RES_HPP
 
@@ -13,7 +13,8 @@ namespace tigon {
 namespace gpu {
 inline namespace TIGON_ABI {
 
-/// As many as the arguments of a kernel hold; how many a thread keeps its columns of; and of how many sums are made together.
+/// As many as the arguments of a kernel hold; how many a thread keeps its columns of; and of how many sums are made
+/// together.
 inline constexpr unsigned most_blocks = 192, kept_blocks = 8, blocks_at_once = 4;
 /// Matrices of one shape.
 template <class T>

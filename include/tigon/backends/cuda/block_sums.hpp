@@ -13,8 +13,8 @@ struct sums_of_block {
   double of_warp[K][warp];
   double total[K];
 
-  /// All threads come here, with their parts in s, in f64 where those are, or from the sums of K lanes on. The totals are there
-  /// when it returns, until all have come again.
+  /// All threads come here, with their parts in s, in f64 where those are, or from the sums of K lanes on. The totals
+  /// are there when it returns, until all have come again.
   template <class A>
   TIGON_DEVICE_INLINE void add(A (&s)[K]) {
     const unsigned lane = threadIdx.x % warp;

@@ -1,5 +1,5 @@
-// Cross entropy on a GPU. A row is taken below the logit of its label, so that one sum is all there is to reduce; where that
-// overflows, below its maximum.
+// Cross entropy on a GPU. A row is taken below the logit of its label, so that one sum is all there is to reduce; where
+// that overflows, below its maximum.
 #ifndef TIGON_BACKENDS_CUDA_CROSS_ENTROPY_HPP
 #define TIGON_BACKENDS_CUDA_CROSS_ENTROPY_HPP
 
@@ -13,8 +13,8 @@ namespace tigon {
 namespace gpu {
 inline namespace TIGON_ABI {
 
-/// Cross entropy of a row, as losses/cross_entropy.hpp has it. Z: logits; D: their gradient, which may lie where they do.
-/// Weighted: columns have weights in the uniform part of label smoothing.
+/// Cross entropy of a row, as losses/cross_entropy.hpp has it. Z: logits; D: their gradient, which may lie where they
+/// do. Weighted: columns have weights in the uniform part of label smoothing.
 template <bool Capped, bool Weighted, class Z, class D, class I>
 struct cross_entropy_of_rows {
   using element = Z;
@@ -96,8 +96,8 @@ struct cross_entropy_of_rows {
   static constexpr bool narrow = sizeof(Z) == 2;
 
   TIGON_DEVICE_INLINE A weight_of(unsigned j) const { return weight == nullptr ? A(1) : weight[j]; }
-  // factor * of(v) is e^(v - own). Rough: for the sum of 16-bit logits, which do not determine it better, and for gradients
-  // of 16 bits.
+  // factor * of(v) is e^(v - own). Rough: for the sum of 16-bit logits, which do not determine it better, and for
+  // gradients of 16 bits.
   struct exact_powers_below {
     A own, factor = A(1);
     explicit TIGON_DEVICE_INLINE exact_powers_below(A of) : own(of) {}
@@ -157,8 +157,8 @@ struct cross_entropy_of_rows {
     if (part.first()) out.predicted[i] = static_cast<std::int64_t>(-first[0]);
   }
 
-  // Below the row's maximum, whose own 1 is left out of the sum. Slopes of caps are here; gradients that are 0 stay so for any
-  // upstream gradient.
+  // Below the row's maximum, whose own 1 is left out of the sum. Slopes of caps are here; gradients that are 0 stay so
+  // for any upstream gradient.
   template <class Part>
   TIGON_DEVICE_NOINLINE void below_maximum(Part& part, std::size_t i, unsigned t, A own, A w_t, A up,
                                            const terms_type& terms) const {

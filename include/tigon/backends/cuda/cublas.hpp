@@ -118,8 +118,8 @@ class cublas {
     return static_cast<std::uint32_t>(std::min<std::uintptr_t>(at & (~at + 1), 256));
   }
 
-  // Whether writing c takes so long beside the depth of a product by tensor cores that small tiles of c are faster: while one is
-  // written, another one is computed.
+  // Whether writing c takes so long beside the depth of a product by tensor cores that small tiles of c are faster:
+  // while one is written, another one is computed.
   bool prefers_small_tiles(const cublas_product& p) const {
     const std::size_t bytes = (p.c_type == CUDA_R_32F ? 4u : 2u) * (p.beta != 0 ? 2u : 1u);
     return capability_ == 9 && p.type != CUDA_R_32F && p.type != CUDA_R_64F && p.k <= 1024 * bytes;
@@ -132,7 +132,8 @@ class cublas {
     return parts > 1;
   }
 
-  // What cuBLASLt's heuristics choose, or another of their candidates: the same for the same shape, types and alignments.
+  // What cuBLASLt's heuristics choose, or another of their candidates: the same for the same shape, types and
+  // alignments.
   cublasLtMatmulAlgo_t chosen(const cublas_product& p, const descriptor& of, const layout& left, const layout& right,
                               const layout& out) {
     using key = std::array<std::size_t, 12>;

@@ -1,5 +1,5 @@
-// Attention by cuDNN's fused kernels, through its frontend: nvidia-cudnn-frontend of PyPI, and the headers of cuDNN 9. Programs
-// link with cuDNN (-lcudnn).
+// Attention by cuDNN's fused kernels, through its frontend: nvidia-cudnn-frontend of PyPI, and the headers of cuDNN 9.
+// Programs link with cuDNN (-lcudnn).
 #ifndef TIGON_BACKENDS_CUDA_CUDNN_ATTENTION_HPP
 #define TIGON_BACKENDS_CUDA_CUDNN_ATTENTION_HPP
 
@@ -10,8 +10,8 @@
     "tigon: attention on cuda needs the headers of cuDNN and its frontend: nvidia-cudnn-cu13 and nvidia-cudnn-frontend of PyPI"
 #include <the_error_above_ends_compilation>
 #endif
-// nvcc compiles a file once for the host and once for each architecture, and the frontend takes it a minute each time. Code for
-// a device calls nothing of it.
+// nvcc compiles a file once for the host and once for each architecture, and the frontend takes it a minute each time.
+// Code for a device calls nothing of it.
 #if !defined(__CUDA_ARCH__)
 #include <cudnn_frontend.h>
 #endif
@@ -190,8 +190,8 @@ class cudnn {
     (void)cudnnDestroy(handle_);
   }
 
-  /// Runs the graph of this shape, which is made by its first call. Gradients without memory go to scratch: cuDNN makes all of
-  /// them. The workspace is reserved before anything is written.
+  /// Runs the graph of this shape, which is made by its first call. Gradients without memory go to scratch: cuDNN makes
+  /// all of them. The workspace is reserved before anything is written.
   void run(const cudnn_attention& of, cudnn_operands at, context& ctx, const char* op) {
     cudnn_attention_graph& graph = graph_of(of, op);
     const std::size_t bytes = graph.bytes() + alignment_bytes;

@@ -25,7 +25,8 @@ struct scaled_number {
   }
 };
 
-/// What count_kept_rows writes: the losses of rows as zeros, flags of those that count, and what the sum is multiplied with.
+/// What count_kept_rows writes: the losses of rows as zeros, flags of those that count, and what the sum is multiplied
+/// with.
 struct rows_that_count {
   double* loss;
   std::uint8_t* kept;

@@ -1,4 +1,5 @@
-// What a GPU's thread loads and stores at a time: N elements that lie one behind the other, by accesses of up to 16 bytes.
+// What a GPU's thread loads and stores at a time: N elements that lie one behind the other, by accesses of up to 16
+// bytes.
 #ifndef TIGON_BACKENDS_CUDA_ELEMENTS_HPP
 #define TIGON_BACKENDS_CUDA_ELEMENTS_HPP
 

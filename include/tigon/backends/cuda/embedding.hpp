@@ -1,5 +1,5 @@
-// Rows by index on a GPU, and their sums: the positions of every token are listed in ascending order, so that a row of the
-// gradient is summed by one block, in the order of the tokens, as on a CPU.
+// Rows by index on a GPU, and their sums: the positions of every token are listed in ascending order, so that a row of
+// the gradient is summed by one block, in the order of the tokens, as on a CPU.
 #ifndef TIGON_BACKENDS_CUDA_EMBEDDING_HPP
 #define TIGON_BACKENDS_CUDA_EMBEDDING_HPP
 
@@ -30,8 +30,8 @@ struct ids_of_call {
   }
 };
 
-/// Row ids[i] of weight, `across` threads a row; zeros for the padding index. An id that names no row is not followed: its row is
-/// NaN. The first block looks for such ids.
+/// Row ids[i] of weight, `across` threads a row; zeros for the padding index. An id that names no row is not followed:
+/// its row is NaN. The first block looks for such ids.
 template <int N, class T, class I>
 __global__ void __launch_bounds__(256) gather_rows(matrix_view<const T> weight, ids_of_call<I> tokens, matrix_view<T> y,
                                                    std::ptrdiff_t padding, unsigned across) {
@@ -124,8 +124,8 @@ __global__ void __launch_bounds__(scan_threads) list_positions(ids_of_call<I> to
     lists.listed[atomicAdd(lists.first + static_cast<std::size_t>(tokens.ids[i]), 1u)] = static_cast<unsigned>(i);
 }
 
-/// order = the lists of `listed`, each in ascending order: a position comes behind those of its token that are smaller, which its
-/// thread counts.
+/// order = the lists of `listed`, each in ascending order: a position comes behind those of its token that are smaller,
+/// which its thread counts.
 template <class I>
 __global__ void __launch_bounds__(scan_threads)
     order_positions(ids_of_call<I> tokens, token_lists lists, std::size_t padding) {
@@ -141,8 +141,8 @@ __global__ void __launch_bounds__(scan_threads)
   lists.order[begin + smaller] = position;
 }
 
-/// Threads that have a part of a token's columns, one access each; tokens that they go through; and blocks that look for tokens
-/// of more than simd::plain_rows positions.
+/// Threads that have a part of a token's columns, one access each; tokens that they go through; and blocks that look
+/// for tokens of more than simd::plain_rows positions.
 inline constexpr unsigned token_threads = 64, tokens_in_turn = 4, blocks_of_frequent = 256;
 
 /// sum += N columns of the rows of dy at places [from, to) of the lists.
@@ -191,8 +191,8 @@ __global__ void __launch_bounds__(256)
   }
 }
 
-/// The same of frequent tokens, each by a block for some columns: its parts add up simd::plain_rows positions each at a time, and
-/// the first adds their sums to a compensated one, in ascending order.
+/// The same of frequent tokens, each by a block for some columns: its parts add up simd::plain_rows positions each at a
+/// time, and the first adds their sums to a compensated one, in ascending order.
 template <int N, class T>
 __global__ void __launch_bounds__(256)
     sum_rows_of_frequent_tokens(matrix_view<const T> dy, token_lists lists, matrix_view<T> dweight, std::size_t padding,
@@ -277,7 +277,8 @@ struct kernel<op::embedding, backends::cuda> {
     });
   }
 
-  /// The rows of all tokens. A sparse gradient, whose number of rows the host would have to read, is refused at its door.
+  /// The rows of all tokens. A sparse gradient, whose number of rows the host would have to read, is refused at its
+  /// door.
   template <backend B, element T, token_id I>
   static std::size_t backward(in_matrix<T> dy, std::span<const I> ids, std::size_t vocab, std::span<I>,
                               matrix_view<T> dweight, embedding_options opt, context& ctx) {

@@ -1,4 +1,5 @@
-// Cross entropy of a linear layer's output on a GPU: logits of a chunk of rows in f32, in whose place their gradient is made.
+// Cross entropy of a linear layer's output on a GPU: logits of a chunk of rows in f32, in whose place their gradient is
+// made.
 #ifndef TIGON_BACKENDS_CUDA_FUSED_LINEAR_CROSS_ENTROPY_HPP
 #define TIGON_BACKENDS_CUDA_FUSED_LINEAR_CROSS_ENTROPY_HPP
 

@@ -1,5 +1,5 @@
-// Products on a GPU: by cuBLASLt where a and b have one type, and c that or f32; otherwise, and for strides and depths of 0, by a
-// kernel that is plain and slow.
+// Products on a GPU: by cuBLASLt where a and b have one type, and c that or f32; otherwise, and for strides and depths
+// of 0, by a kernel that is plain and slow.
 #ifndef TIGON_BACKENDS_CUDA_GEMM_HPP
 #define TIGON_BACKENDS_CUDA_GEMM_HPP
 

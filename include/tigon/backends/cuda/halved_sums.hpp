@@ -11,8 +11,8 @@
 namespace tigon::gpu {
 inline namespace TIGON_ABI {
 
-/// Sums in A, which has twice the bytes of G, for a gradient without gaps that is overwritten. The sums of its first rows fill the
-/// memory of the whole gradient until finish() rounds them; those of the other rows take the workspace.
+/// Sums in A, which has twice the bytes of G, for a gradient without gaps that is overwritten. The sums of its first
+/// rows fill the memory of the whole gradient until finish() rounds them; those of the other rows take the workspace.
 template <class B, class A, element G>
 class halved_sums {
  public:
@@ -40,7 +40,8 @@ class halved_sums {
   /// The gradient. `scratch` has memory for at least one element.
   void finish(std::span<G> scratch, context& ctx) const {
     const std::size_t n = first_.rows * first_.cols;
-    // An element of the gradient has half the offset of its sum: the first ones would be written over sums that are to be read.
+    // An element of the gradient has half the offset of its sum: the first ones would be written over sums that are to
+    // be read.
     std::size_t done = std::min(n, scratch.size());
     round(first_.data, scratch.data(), done, ctx);
     if (done != 0) tigon::detail::convert_matrix<B>(row_of<const G>(scratch.data(), done), row_of(to_.data, done), ctx);
@@ -53,8 +54,8 @@ class halved_sums {
   }
 
  private:
-  /// Of so many rows those whose sums lie in the gradient: whole pairs of tiles of 128 rows, for the product, of a large gradient,
-  /// else whole lines.
+  /// Of so many rows those whose sums lie in the gradient: whole pairs of tiles of 128 rows, for the product, of a
+  /// large gradient, else whole lines.
   static constexpr std::size_t in_place(std::size_t rows) {
     const std::size_t multiple = rows >= 4096 ? 256 : 64;
     return rows / 2 / multiple * multiple;

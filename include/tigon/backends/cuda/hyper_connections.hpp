@@ -1,4 +1,5 @@
-// Hyper-connections on a GPU: weighted sums of the streams of a token, and products of streams summed over their channels.
+// Hyper-connections on a GPU: weighted sums of the streams of a token, and products of streams summed over their
+// channels.
 #ifndef TIGON_BACKENDS_CUDA_HYPER_CONNECTIONS_HPP
 #define TIGON_BACKENDS_CUDA_HYPER_CONNECTIONS_HPP
 
@@ -30,8 +31,8 @@ struct streams {
            begins_accesses<N>(more.data, more.row_stride);
   }
 };
-/// What stream i adds to stream o: of_all[o by_out + i by_in], of_more[o] from the source that is one more, and to_more[i] to
-/// the output that is one more; a row for every token.
+/// What stream i adds to stream o: of_all[o by_out + i by_in], of_more[o] from the source that is one more, and
+/// to_more[i] to the output that is one more; a row for every token.
 template <class A>
 struct stream_weights {
   matrix_view<const A> of_all;
@@ -47,8 +48,8 @@ struct stream_weights {
 
 inline constexpr unsigned threads_of_streams = 128, sources_at_once = 5;
 
-/// out_o = sum_i weight(o, i) in_i, or added to it. A thread has N channels of a token, of all streams, which it keeps where
-/// they are few.
+/// out_o = sum_i weight(o, i) in_i, or added to it. A thread has N channels of a token, of all streams, which it keeps
+/// where they are few.
 template <int N, bool Kept, class T>
 __global__ void __launch_bounds__(threads_of_streams)
     sum_streams(const __grid_constant__ streams<const T> in, const __grid_constant__ streams<T> out,
@@ -83,7 +84,8 @@ __global__ void __launch_bounds__(threads_of_streams)
   }
 }
 
-/// to[a by_left + b] = the sum over the channels of left_a right_b; that with the right stream that is one more to of_more[a].
+/// to[a by_left + b] = the sum over the channels of left_a right_b; that with the right stream that is one more to
+/// of_more[a].
 template <class A>
 struct stream_products {
   matrix_view<A> to;

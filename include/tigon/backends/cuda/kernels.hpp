@@ -50,8 +50,8 @@ __global__ void __launch_bounds__(Shape::most_threads)
   }
 }
 
-/// Threads of a block of map_columns. An H200 takes 0.1729, 0.1779 and 0.1853 ms for swiglu forward of 8192 x 14336 bf16 with
-/// 256, 512 and 1024 of them.
+/// Threads of a block of map_columns. An H200 takes 0.1729, 0.1779 and 0.1853 ms for swiglu forward of 8192 x 14336
+/// bf16 with 256, 512 and 1024 of them.
 inline constexpr unsigned threads_of_map = 128;
 
 /// Columns that need nothing of one another. A block takes blockDim.x vectors of blockDim.y rows at a time.
@@ -97,9 +97,9 @@ TIGON_DEVICE_NOINLINE void add_rows_in_f64(const Call& call, std::size_t begin, 
   }
 }
 
-/// The rows of a task, one after the other, and K sums over them of each column: K partial rows, `stride` elements apart. A
-/// block has a row on its way while it reduces the one before; of groups of lanes there are enough. Row blockIdx.y of the
-/// grid has the tasks of the blockIdx.y-th `rows` rows.
+/// The rows of a task, one after the other, and K sums over them of each column: K partial rows, `stride` elements
+/// apart. A block has a row on its way while it reduces the one before; of groups of lanes there are enough. Row
+/// blockIdx.y of the grid has the tasks of the blockIdx.y-th `rows` rows.
 template <class Shape, int N, int K, class Call>
 __global__ void __launch_bounds__(Shape::most_threads, Shape::threads_at_once / Shape::most_threads)
     add_rows(const __grid_constant__ Call call, std::size_t rows, std::size_t per_task, unsigned cols,
@@ -174,7 +174,8 @@ __global__ void __launch_bounds__(Shape::most_threads, Shape::threads_at_once / 
 /// Columns that a block of add_tasks has.
 inline constexpr unsigned columns_of_block = 8;
 
-/// K gradients of parameters of one type; null where nobody wants one. Row g of a gradient is `stride` elements behind row g - 1.
+/// K gradients of parameters of one type; null where nobody wants one. Row g of a gradient is `stride` elements behind
+/// row g - 1.
 template <class T, int K>
 struct sums_of_tasks {
   T* out[K];
@@ -182,9 +183,9 @@ struct sums_of_tasks {
   bool accumulate[K];
 };
 
-/// out[j], or out[j] + it, from the partial rows of all tasks, added in f64. A block has 8 columns; each of its threads two
-/// or four of them, over every 64th or 128th task. Row blockIdx.y of the grid has the next tasks, and a row of out; blockIdx.z
-/// the next gradient, whose partial rows are `apart` elements on.
+/// out[j], or out[j] + it, from the partial rows of all tasks, added in f64. A block has 8 columns; each of its threads
+/// two or four of them, over every 64th or 128th task. Row blockIdx.y of the grid has the next tasks, and a row of out;
+/// blockIdx.z the next gradient, whose partial rows are `apart` elements on.
 template <class A, class T, int K>
 __global__ void __launch_bounds__(256)
     add_tasks(const A* partials, std::size_t tasks, std::size_t stride, std::size_t apart, unsigned cols,

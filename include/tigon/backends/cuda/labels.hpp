@@ -1,5 +1,5 @@
-// Labels that a GPU reads: which rows count, and what becomes of the losses of rows. Labels out of range are reported (report.hpp);
-// nothing is read for them, their loss is NaN and their gradient 0.
+// Labels that a GPU reads: which rows count, and what becomes of the losses of rows. Labels out of range are reported
+// (report.hpp); nothing is read for them, their loss is NaN and their gradient 0.
 #ifndef TIGON_BACKENDS_CUDA_LABELS_HPP
 #define TIGON_BACKENDS_CUDA_LABELS_HPP
 

@@ -1,4 +1,5 @@
-// The engine of a GPU's thread: one lane. A driver gives a thread several numbers at a time (backends/cuda/elements.hpp).
+// The engine of a GPU's thread: one lane. A driver gives a thread several numbers at a time
+// (backends/cuda/elements.hpp).
 #ifndef TIGON_BACKENDS_CUDA_LANES_HPP
 #define TIGON_BACKENDS_CUDA_LANES_HPP
 
@@ -68,8 +69,8 @@ struct cuda::lanes<float> : scalar::lanes<float> {
 #endif
   }
 
-  /// factor times of(v) is e^(v - top), within 2e-6 of it for |v - top| <= 40: a product and a sum in one, and what top has lost
-  /// to its rounding is in the factor.
+  /// factor times of(v) is e^(v - top), within 2e-6 of it for |v - top| <= 40: a product and a sum in one, and what top
+  /// has lost to its rounding is in the factor.
   struct rough_exp_below {
     float minus, factor;
     explicit TIGON_INLINE rough_exp_below(float top) : minus(-(top * log2e_high)) {

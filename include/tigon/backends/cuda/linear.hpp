@@ -1,5 +1,5 @@
-// A linear layer in front of a loss on a GPU, a chunk of rows at a time: as losses/linear/chunked_linear.hpp has it. Logits are
-// f32; their gradient has the 16 bits of the layer, so that products are by tensor cores.
+// A linear layer in front of a loss on a GPU, a chunk of rows at a time: as losses/linear/chunked_linear.hpp has it.
+// Logits are f32; their gradient has the 16 bits of the layer, so that products are by tensor cores.
 #ifndef TIGON_BACKENDS_CUDA_LINEAR_HPP
 #define TIGON_BACKENDS_CUDA_LINEAR_HPP
 
@@ -18,8 +18,8 @@ TIGON_DEVICE_INLINE bool is_finite(T v) {
   return a - a == decltype(a)(0);
 }
 
-/// Whether a row of the gradient of logits is 0 throughout, as that of an ignored row is, while a row of x or dx is not finite:
-/// the product is to be as if that were 0. All threads of the block ask.
+/// Whether a row of the gradient of logits is 0 throughout, as that of an ignored row is, while a row of x or dx is not
+/// finite: the product is to be as if that were 0. All threads of the block ask.
 template <class D, class T>
 TIGON_DEVICE_INLINE bool has_no_share(const D* d, std::size_t vocab, const T* x, std::size_t cols) {
   bool any = threadIdx.x < vocab && threadIdx.x < 32 &&
@@ -90,8 +90,8 @@ class linear_chunks {
   void logits(std::size_t begin, matrix_view<A> z) const {
     product(head_.x.rows_from(begin, z.rows), head_.w, z, in_vector<A>(sums_.bias), {.b = transpose::yes});
   }
-  /// The gradients of rows [begin, begin + d.rows) from the gradient d of their logits. A row of zeros in d contributes nothing
-  /// and has a dx of zeros, whatever stands in x and w.
+  /// The gradients of rows [begin, begin + d.rows) from the gradient d of their logits. A row of zeros in d contributes
+  /// nothing and has a dx of zeros, whatever stands in x and w.
   void backward(std::size_t begin, matrix_view<D> d) {
     const matrix_view<const D> of = d;
     const dim3 rows(blocks(d.rows)), threads(256);
@@ -166,8 +166,8 @@ inline std::size_t chunks_of(std::size_t rows, std::size_t chunk) {
   return tigon::detail::ceil_div(rows, std::max<std::size_t>(chunk, 1));
 }
 
-/// For each chunk of rows loss(begin, z, d): z are its logits, and where d has memory, which is that of the logits, their gradient
-/// goes there; then the gradients of the layer.
+/// For each chunk of rows loss(begin, z, d): z are its logits, and where d has memory, which is that of the logits,
+/// their gradient goes there; then the gradients of the layer.
 template <backend B, layer_types T, class Loss>
 void each_chunk_of_logits(const linear_layer<T>& head, const linear_gradients<T>& out, std::size_t chunk, context& ctx,
                           Loss loss) {

@@ -64,8 +64,8 @@ struct row_in_memory {
       f(j, e);
     }
   }
-  /// to[column] = f(column, N elements), N numbers at a time. Elements may be narrower than those of the row, and lie where it
-  /// begins: so all threads read before any writes.
+  /// to[column] = f(column, N elements), N numbers at a time. Elements may be narrower than those of the row, and lie
+  /// where it begins: so all threads read before any writes.
   template <class D, class F>
   TIGON_DEVICE_INLINE void map(D* to, F f) {
     const unsigned step = blockDim.x * N;
@@ -132,8 +132,9 @@ __global__ void __launch_bounds__(1024) rows_of_logits(const __grid_constant__ L
 }
 
 #if defined(__CUDACC__)
-/// Threads of a block with a staged part, and blocks that a multiprocessor has at a time. An H200 takes 1.309 ms for cross entropy
-/// of 8192 x 128256 bf16 and its gradient so, with 512 threads of two blocks 1.324, with 1024 of one 1.436.
+/// Threads of a block with a staged part, and blocks that a multiprocessor has at a time. An H200 takes 1.309 ms for
+/// cross entropy of 8192 x 128256 bf16 and its gradient so, with 512 threads of two blocks 1.324, with 1024 of one
+/// 1.436.
 inline constexpr unsigned staged_threads = 384, staged_blocks = 3;
 /// Bytes of a part, so that as many fit into a multiprocessor of 227 KiB.
 inline constexpr std::size_t staged_bytes = std::size_t{73} << 10;
@@ -202,8 +203,8 @@ inline unsigned blocks_of_row(std::size_t bytes) {
   return bytes < (std::size_t{8} << 10) || wanted > most ? 0 : static_cast<unsigned>(wanted);
 }
 
-/// Clusters of so many blocks that the GPU has at a time: with more, the last ones would come late. Asked once by each thread
-/// for a kernel that takes N columns at a time, and may have so many bytes of shared memory.
+/// Clusters of so many blocks that the GPU has at a time: with more, the last ones would come late. Asked once by each
+/// thread for a kernel that takes N columns at a time, and may have so many bytes of shared memory.
 template <int N, class Kernel>
 std::size_t clusters_at_once(Kernel kernel, cudaLaunchConfig_t config, unsigned blocks, std::size_t shared_bytes) {
   constexpr int devices = 64;

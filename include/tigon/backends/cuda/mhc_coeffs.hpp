@@ -1,5 +1,5 @@
-// Coefficients of hyper-connections on a GPU: a thread has a token, whose matrices are in its registers; products with phi are
-// narrow, so that they are own kernels, in f32, but that of forward.
+// Coefficients of hyper-connections on a GPU: a thread has a token, whose matrices are in its registers; products with
+// phi are narrow, so that they are own kernels, in f32, but that of forward.
 #ifndef TIGON_BACKENDS_CUDA_MHC_COEFFS_HPP
 #define TIGON_BACKENDS_CUDA_MHC_COEFFS_HPP
 
@@ -30,8 +30,8 @@ struct mhc_token_call {
 };
 inline constexpr unsigned threads_of_coefficients = 64;
 
-/// The coefficients of a token, from the products with phi, which are multiplied by its rstd. Streams: how many there are, or 0;
-/// then the numbers of a token are in memory, 2 n^2 of them.
+/// The coefficients of a token, from the products with phi, which are multiplied by its rstd. Streams: how many there
+/// are, or 0; then the numbers of a token are in memory, 2 n^2 of them.
 template <unsigned Streams, class A, class W>
 __global__ void __launch_bounds__(threads_of_coefficients)
     coefficients_of_tokens(mhc_token_call<A, W> call, const A* rstd, mhc_coefficients<A> h, A* scratch) {
@@ -61,8 +61,8 @@ __global__ void __launch_bounds__(threads_of_coefficients)
   for (std::size_t k = 0; k < n * n; ++k) h.h_res.data[token * h.h_res.row_stride + k] = last(k).r;
 }
 
-/// The gradients of alpha mix + b of a token, from those of the coefficients. steps: tmax n^2 numbers of every token; scratch as
-/// above, but 3 n^2.
+/// The gradients of alpha mix + b of a token, from those of the coefficients. steps: tmax n^2 numbers of every token;
+/// scratch as above, but 3 n^2.
 template <unsigned Streams, class A, class W>
 __global__ void __launch_bounds__(threads_of_coefficients)
     gradients_of_logits(mhc_token_call<const A, W> call, mhc_coefficients<const A> dh, matrix_view<A> to, A* steps,

@@ -1,5 +1,5 @@
-// Products of hyper-connections with a narrow matrix on a GPU: a column of x is a thread's, and the few columns of phi are in
-// its registers.
+// Products of hyper-connections with a narrow matrix on a GPU: a column of x is a thread's, and the few columns of phi
+// are in its registers.
 #ifndef TIGON_BACKENDS_CUDA_MHC_PRODUCTS_HPP
 #define TIGON_BACKENDS_CUDA_MHC_PRODUCTS_HPP
 
@@ -13,8 +13,8 @@
 namespace tigon::gpu {
 inline namespace TIGON_ABI {
 
-/// Threads of a block in the products below, of which five are on a multiprocessor; columns of phi that a thread has at a time,
-/// in one and in the other; tokens of a block.
+/// Threads of a block in the products below, of which five are on a multiprocessor; columns of phi that a thread has at
+/// a time, in one and in the other; tokens of a block.
 inline constexpr unsigned product_threads = 128, stream_mixes = 8, slab_mixes = 24, product_tokens = 16;
 
 /// gz of product_tokens tokens from `begin` on and Mixes columns from `first` on; zeros behind the last of either.

@@ -1,7 +1,7 @@
 // How a GPU's thread reads and writes the operands of a row program (rows/operands.hpp), N columns at a time.
 //
-//   loaded<N, X>    what a thread keeps of N columns of operand X: the elements of a matrix, which are read once; of most
-//                   others nothing, they are read where they are used
+//   loaded<N, X>    what a thread keeps of N columns of operand X: the elements of a matrix, which are read once; of
+//                   most others nothing, they are read where they are used
 //   output<Y>       where results go
 //
 // What steers a CPU's caches means nothing here: plain() takes it off.
@@ -318,7 +318,8 @@ inline constexpr std::size_t element_bytes = sizeof(E);
 template <>
 inline constexpr std::size_t element_bytes<void> = access_bytes;
 
-/// Columns that a thread takes at a time: 16 bytes of the matrix with the smallest elements; but two where numbers are f64.
+/// Columns that a thread takes at a time: 16 bytes of the matrix with the smallest elements; but two where numbers are
+/// f64.
 template <class A, class... X, class... Y>
 consteval int columns_at_a_time(const std::tuple<X...>*, const std::tuple<Y...>*) {
   if (sizeof(A) == 8) return 2;

@@ -1,4 +1,5 @@
-// Heads of q and of k on a GPU, each a row of a few lanes: the pairs of columns of a head, and the thread that has some of them.
+// Heads of q and of k on a GPU, each a row of a few lanes: the pairs of columns of a head, and the thread that has some
+// of them.
 #ifndef TIGON_BACKENDS_CUDA_PAIRED_HEADS_HPP
 #define TIGON_BACKENDS_CUDA_PAIRED_HEADS_HPP
 
@@ -9,8 +10,8 @@
 namespace tigon::gpu {
 inline namespace TIGON_ABI {
 
-/// The columns of a head in pairs: those that are rotated, then the rest, the first half of it with the second. Of an odd rest
-/// the last pair lacks its second column.
+/// The columns of a head in pairs: those that are rotated, then the rest, the first half of it with the second. Of an
+/// odd rest the last pair lacks its second column.
 struct paired_columns {
   std::size_t dim, half, first, rest, other;
   bool neighbours;

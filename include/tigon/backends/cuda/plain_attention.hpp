@@ -1,5 +1,5 @@
-// Attention on a GPU as the formula stands: a block a query, and for the gradients of keys and values a block a key. For f32 and
-// f64, and for what cuDNN lacks; slow, as no tensor core multiplies.
+// Attention on a GPU as the formula stands: a block a query, and for the gradients of keys and values a block a key.
+// For f32 and f64, and for what cuDNN lacks; slow, as no tensor core multiplies.
 #ifndef TIGON_BACKENDS_CUDA_PLAIN_ATTENTION_HPP
 #define TIGON_BACKENDS_CUDA_PLAIN_ATTENTION_HPP
 

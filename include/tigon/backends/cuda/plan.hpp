@@ -1,5 +1,5 @@
-// How a GPU's threads share the rows of a program: what follows from the width of a row alone, so that results are the same
-// bits on every GPU.
+// How a GPU's threads share the rows of a program: what follows from the width of a row alone, so that results are the
+// same bits on every GPU.
 #ifndef TIGON_BACKENDS_CUDA_PLAN_HPP
 #define TIGON_BACKENDS_CUDA_PLAN_HPP
 
@@ -14,16 +14,16 @@
 namespace tigon::gpu {
 inline namespace TIGON_ABI {
 
-/// The threads of a row and what each keeps of it. A type, since nvcc takes no constants of classes in a kernel's arguments.
-/// Lanes: of a warp; 0: the threads of a block. Kept: vectors that a thread keeps of a row, which is then read once; 0: every
-/// pass reads it.
+/// The threads of a row and what each keeps of it. A type, since nvcc takes no constants of classes in a kernel's
+/// arguments. Lanes: of a warp; 0: the threads of a block. Kept: vectors that a thread keeps of a row, which is then
+/// read once; 0: every pass reads it.
 template <unsigned Lanes, int Kept, unsigned MostThreads>
 struct row_shape {
   static constexpr unsigned lanes = Lanes, most_threads = MostThreads;
   static constexpr int kept = Kept;
   /// With K sums over the rows, for which a multiprocessor has so many threads, each with 64 or 80 registers: whether
-  /// vectors stay in registers for all rows, and whether the next row is on its way while one is reduced. Groups of lanes are
-  /// so many that they need not.
+  /// vectors stay in registers for all rows, and whether the next row is on its way while one is reduced. Groups of
+  /// lanes are so many that they need not.
   static constexpr unsigned threads_at_once = lanes == 0 ? 1024 : 768;
   static constexpr bool keeps_vectors = kept != 0 && kept * most_threads <= 512;
   template <int K, std::size_t VectorBytes>
@@ -77,9 +77,9 @@ using shapes_of_sums = std::conditional_t<K == 1 && VectorBytes <= 32,
 using shape_of_elements = row_shape<0, 0, 512>;
 
 /// Rows of a task of sums over the rows, whose blocks have so many groups. A group adds up 64 rows at most, so that the
-/// rounding error does not grow with their number; fewer, where all blocks that 132 multiprocessors have at once have work
-/// then, but 4 at least, since a task has a partial row. Were it more tasks than blocks at once, a few would come late: 0.093
-/// ms instead of 0.077 for rms_norm backward of 8192 x 4096 bf16 on an H200.
+/// rounding error does not grow with their number; fewer, where all blocks that 132 multiprocessors have at once have
+/// work then, but 4 at least, since a task has a partial row. Were it more tasks than blocks at once, a few would come
+/// late: 0.093 ms instead of 0.077 for rms_norm backward of 8192 x 4096 bf16 on an H200.
 constexpr std::size_t rows_of_task(std::size_t rows, std::size_t groups, std::size_t blocks_at_once) {
   return std::clamp<std::size_t>(detail::ceil_div(rows, 132 * blocks_at_once), 4 * groups, 64 * groups);
 }

@@ -1,4 +1,5 @@
-// Policy losses of the GRPO family on a GPU, from log-probabilities of tokens: losses/sequence/policy.hpp, a thread a token.
+// Policy losses of the GRPO family on a GPU, from log-probabilities of tokens: losses/sequence/policy.hpp, a thread a
+// token.
 #ifndef TIGON_BACKENDS_CUDA_POLICY_HPP
 #define TIGON_BACKENDS_CUDA_POLICY_HPP
 

@@ -31,8 +31,9 @@ TIGON_DEVICE_INLINE double normal_product(double a, double b) {
 TIGON_DEVICE_INLINE float exponential(float x) { return simd::cuda::lanes<float>::exp(x); }
 TIGON_DEVICE_INLINE double exponential(double x) { return math::exp(x); }
 
-/// Which e^x: rough for logits of 16 bits, which do not determine it better, and for results of 16 bits. Fast ones, by the
-/// GPU's own powers of two, are too small by 5e-8 on average, and a sum of them is, too; centred ones err to both sides.
+/// Which e^x: rough for logits of 16 bits, which do not determine it better, and for results of 16 bits. Fast ones, by
+/// the GPU's own powers of two, are too small by 5e-8 on average, and a sum of them is, too; centred ones err to both
+/// sides.
 enum class exponentials { rough, fast, centred };
 template <class D>
 inline constexpr exponentials exponentials_for = sizeof(D) == 2 ? exponentials::rough : exponentials::centred;

@@ -1,5 +1,5 @@
-// RMS norm of heads and their rotation on a GPU: a head is a row of a few lanes, each of which has pairs of columns that are
-// rotated together.
+// RMS norm of heads and their rotation on a GPU: a head is a row of a few lanes, each of which has pairs of columns
+// that are rotated together.
 #ifndef TIGON_BACKENDS_CUDA_QK_NORM_ROPE_HPP
 #define TIGON_BACKENDS_CUDA_QK_NORM_ROPE_HPP
 

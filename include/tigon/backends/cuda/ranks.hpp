@@ -1,5 +1,5 @@
-// Rows of logits whose columns are split over ranks, each of which is a GPU: what a rank makes of its part of a row and sends, and
-// the gradient of its columns. Ranks are merged in their order, so that all have the same bits.
+// Rows of logits whose columns are split over ranks, each of which is a GPU: what a rank makes of its part of a row and
+// sends, and the gradient of its columns. Ranks are merged in their order, so that all have the same bits.
 #ifndef TIGON_BACKENDS_CUDA_RANKS_HPP
 #define TIGON_BACKENDS_CUDA_RANKS_HPP
 
@@ -13,8 +13,8 @@
 namespace tigon::gpu {
 inline namespace TIGON_ABI {
 
-/// What a rank says of n rows, in memory of the device: number k of row i; columns of predicted tokens, if they are wanted; and
-/// before them the sum of the weights of its classes.
+/// What a rank says of n rows, in memory of the device: number k of row i; columns of predicted tokens, if they are
+/// wanted; and before them the sum of the weights of its classes.
 template <class A>
 struct rank_message {
   static constexpr std::size_t head = 16, column_bytes = sizeof(std::int64_t);
@@ -129,8 +129,8 @@ struct rows_of_shard {
 /// Numbers of a message. Own is 0 on the ranks that do not have the label, so that all ranks' sum is the logit.
 enum class number_of_rank : unsigned { top, rest, own, weighted, largest };
 
-/// The part of a row that a rank has: its largest logit and the sum below it; with Weighted sum_j w_j (s_j - top); the largest
-/// logit as it is and its column, where predicted tokens are wanted.
+/// The part of a row that a rank has: its largest logit and the sum below it; with Weighted sum_j w_j (s_j - top); the
+/// largest logit as it is and its column, where predicted tokens are wanted.
 template <bool Capped, bool Weighted, class Z, class I>
 struct reduction_of_shard : rows_of_shard<Z, I> {
   using rows_of_shard<Z, I>::logits, rows_of_shard<Z, I>::labels;

@@ -1,5 +1,5 @@
-// What a kernel finds wrong with data that the host does not read: a label out of range. The host throws it when it waits, or in
-// a later call of the same stream.
+// What a kernel finds wrong with data that the host does not read: a label out of range. The host throws it when it
+// waits, or in a later call of the same stream.
 #ifndef TIGON_BACKENDS_CUDA_REPORT_HPP
 #define TIGON_BACKENDS_CUDA_REPORT_HPP
 
@@ -69,8 +69,8 @@ inline index_report* report_of(cudaStream_t stream) {
   return report;
 }
 
-/// While one exists no call of this thread throws a report: of ranks that gather together one would be gone while others
-/// wait for it. The report stands.
+/// While one exists no call of this thread throws a report: of ranks that gather together one would be gone while
+/// others wait for it. The report stands.
 class held_reports {
  public:
   held_reports() { ++count(); }

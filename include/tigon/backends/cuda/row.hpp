@@ -1,5 +1,5 @@
-// A row of a program on a GPU: a thread of its group, and what that keeps of the row. The same programs, reduced and mapped,
-// whatever the group (backends/cuda/group.hpp).
+// A row of a program on a GPU: a thread of its group, and what that keeps of the row. The same programs, reduced and
+// mapped, whatever the group (backends/cuda/group.hpp).
 #ifndef TIGON_BACKENDS_CUDA_ROW_HPP
 #define TIGON_BACKENDS_CUDA_ROW_HPP
 
@@ -203,8 +203,8 @@ struct row_thread {
     }
   }
 
-  /// What f returns for the operands of reduce, joined over the row: a number, or an array of several. put(column, results)
-  /// gets what f returned of N columns, of which the first D results are not joined.
+  /// What f returns for the operands of reduce, joined over the row: a number, or an array of several. put(column,
+  /// results) gets what f returned of N columns, of which the first D results are not joined.
   template <class Monoid, std::size_t D, class F, class Put>
   TIGON_DEVICE_INLINE auto joined(const F& f, const Put& put) const {
     using result = decltype(rows::as_pack(std::declval<result_of<V, F, Call::reduced>>()));
@@ -246,8 +246,8 @@ struct row_thread {
     return joined<larger, 0>(f, [](std::size_t, const auto&) {});
   }
 
-  /// What the program makes of the row. A reduction about a guess at the mean begins about that of the first columns, which is
-  /// nearly always near enough; a barrier of a block is dearer than their loads.
+  /// What the program makes of the row. A reduction about a guess at the mean begins about that of the first columns,
+  /// which is nearly always near enough; a barrier of a block is dearer than their loads.
   TIGON_DEVICE_INLINE auto value() const {
     using P = std::remove_cvref_t<decltype(call.bound.p)>;
     if constexpr (requires(typename P::state s, A guess) { s.begin_about(guess); }) {
@@ -272,8 +272,8 @@ struct row_thread {
     else
       return false;
   }
-  /// run(thread, map) with the map of this row: the row is reduced, if the program does so, and what it saves is saved. For a
-  /// row that another program computes, in f64, in_f64(program) is called instead.
+  /// run(thread, map) with the map of this row: the row is reduced, if the program does so, and what it saves is saved.
+  /// For a row that another program computes, in f64, in_f64(program) is called instead.
   template <class Run, class InF64>
   TIGON_DEVICE_INLINE void with_map(Run run, InF64 in_f64) const {
     using P = std::remove_cvref_t<decltype(call.bound.p)>;
@@ -342,8 +342,8 @@ struct row_thread {
   };
 };
 
-/// A row that `program` computes, in f64: read again for it, element by element, by a function of its own, since there are few,
-/// and f64 would leave no registers for the others. run(thread, map) stores it.
+/// A row that `program` computes, in f64: read again for it, element by element, by a function of its own, since there
+/// are few, and f64 would leave no registers for the others. run(thread, map) stores it.
 template <class Shape, class Call, class P, class Run>
 TIGON_DEVICE_NOINLINE void row_in_f64(const Call& call, P program, std::size_t i, unsigned cols, bool here, Run run) {
   const auto wide = call.in_f64(program);

@@ -4,7 +4,8 @@
 //   kept    vectors that a thread keeps of a row, which is then read once (row.hpp)
 //   task    rows that a block adds up: with sums over the rows (kernels.hpp)
 //
-// Shapes alone decide how many there are and in which order sums are made (plan.hpp), so results are the same bits every time.
+// Shapes alone decide how many there are and in which order sums are made (plan.hpp), so results are the same bits
+// every time.
 #ifndef TIGON_BACKENDS_CUDA_ROWS_HPP
 #define TIGON_BACKENDS_CUDA_ROWS_HPP
 
@@ -39,8 +40,8 @@ constexpr M as_one_row(M m) {
   return m;
 }
 
-/// A group of reduce_map with sums over rows: the rows are so many groups, each with its own sums, which go to rows of a
-/// matrix for each gradient, so many elements apart. Without it all rows are one.
+/// A group of reduce_map with sums over rows: the rows are so many groups, each with its own sums, which go to rows of
+/// a matrix for each gradient, so many elements apart. Without it all rows are one.
 template <class... Stride>
 struct groups_of_rows {
   std::size_t count = 1;

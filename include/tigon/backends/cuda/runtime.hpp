@@ -20,9 +20,9 @@ inline void expect_success(cudaError_t error, const char* what) {
     tigon::detail::fail(error_code::device, std::string("tigon: cuda: ") + what + ": " + cudaGetErrorString(error));
 }
 
-/// The queue of a context whose calls go to this stream; null is CUDA's default stream. wait() returns when the calls are done,
-/// and throws error_code::device with what the device reports, or error_code::index for a label out of range. Not to be made
-/// while a stream is captured.
+/// The queue of a context whose calls go to this stream; null is CUDA's default stream. wait() returns when the calls
+/// are done, and throws error_code::device with what the device reports, or error_code::index for a label out of range.
+/// Not to be made while a stream is captured.
 inline device_queue queue(cudaStream_t stream) {
   (void)report_of(stream);
   return {stream, [](void* s) {
@@ -63,7 +63,8 @@ inline unsigned fitting(std::size_t count, const char* what) {
 inline unsigned blocks(std::size_t count) { return fitting(count, "blocks"); }
 inline unsigned columns(std::size_t count) { return fitting(count, "columns"); }
 
-// A launch puts a kernel into the queue of the context. With TIGON_CHECKS of 2 the call waits for it, and throws what it reports.
+// A launch puts a kernel into the queue of the context. With TIGON_CHECKS of 2 the call waits for it, and throws what
+// it reports.
 #if defined(TIGON_CUDA_MODEL)
 template <class... Parameter, class... Argument>
 void launch(context& ctx, void (*kernel)(Parameter...), dim3 grid, dim3 threads, Argument... argument) {

@@ -94,8 +94,8 @@ struct exact_logits {
     return softcap == 0 ? z : softcap * math::tanh(z / softcap);
   }
 };
-/// Log-probabilities of one column a row: the logits that weigh most are computed again in f64, which removes their rounding and
-/// that of the sum. A block a row.
+/// Log-probabilities of one column a row: the logits that weigh most are computed again in f64, which removes their
+/// rounding and that of the sum. A block a row.
 template <class X, class W, class A>
 __global__ void __launch_bounds__(256)
     look_up_columns(matrix_view<const A> z, const lse_parts<A>* lse,

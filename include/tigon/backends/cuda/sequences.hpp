@@ -1,5 +1,5 @@
-// Losses on sequences of tokens on a GPU, behind a linear layer: losses/sequence/sequence_kernel.hpp with tokens that the device
-// lists, which are all rows, and with a block for the loss of a pair or of a sequence.
+// Losses on sequences of tokens on a GPU, behind a linear layer: losses/sequence/sequence_kernel.hpp with tokens that
+// the device lists, which are all rows, and with a block for the loss of a pair or of a sequence.
 #ifndef TIGON_BACKENDS_CUDA_SEQUENCES_HPP
 #define TIGON_BACKENDS_CUDA_SEQUENCES_HPP
 

@@ -1,5 +1,6 @@
-// A linear layer whose classes are split over ranks, each of which is a GPU, in front of a loss: as losses/ranks/shard_linear.hpp
-// has it. Shares of dx are added in the order of ranks, by a kernel, so that all have the same bits.
+// A linear layer whose classes are split over ranks, each of which is a GPU, in front of a loss: as
+// losses/ranks/shard_linear.hpp has it. Shares of dx are added in the order of ranks, by a kernel, so that all have the
+// same bits.
 #ifndef TIGON_BACKENDS_CUDA_SHARD_LINEAR_HPP
 #define TIGON_BACKENDS_CUDA_SHARD_LINEAR_HPP
 
@@ -13,8 +14,8 @@
 namespace tigon::gpu {
 inline namespace TIGON_ABI {
 
-/// dx[k] = the sum of all ranks' shares, in the order of ranks; columns without gaps in `shares`, those of a rank `apart` elements
-/// behind those before.
+/// dx[k] = the sum of all ranks' shares, in the order of ranks; columns without gaps in `shares`, those of a rank
+/// `apart` elements behind those before.
 template <class A, class X>
 struct add_shares {
   const A* shares;
@@ -34,7 +35,8 @@ constexpr std::size_t shares_at_a_time(std::size_t elements) {
   return std::clamp<std::size_t>(elements, 1, most_shares);
 }
 
-/// dx = the sum over ranks of `share`, which has no gaps; `gathered` has memory for shares_at_a_time elements of every rank.
+/// dx = the sum over ranks of `share`, which has no gaps; `gathered` has memory for shares_at_a_time elements of every
+/// rank.
 template <class A, class X>
 void sum_in_rank_order(communicator_ref comm, matrix_view<A> share, A* gathered, matrix_view<X> dx, context& ctx) {
   const std::size_t n = share.rows * share.cols, block = shares_at_a_time(n), ranks = comm.size();

@@ -1,4 +1,5 @@
-// A part of a row in a block's shared memory, and blocks that share a row. Of a GPU alone: the model of one has neither.
+// A part of a row in a block's shared memory, and blocks that share a row. Of a GPU alone: the model of one has
+// neither.
 #ifndef TIGON_BACKENDS_CUDA_STAGED_HPP
 #define TIGON_BACKENDS_CUDA_STAGED_HPP
 
@@ -21,8 +22,8 @@ TIGON_DEVICE_INLINE unsigned shared_address(const void* p) {
   return static_cast<unsigned>(__cvta_generic_to_shared(p));
 }
 
-/// 16 bytes from the device's memory to an address of shared memory. They are on their way until the copies that a thread has begun before
-/// its last `Later` calls of end_copies() are waited for.
+/// 16 bytes from the device's memory to an address of shared memory. They are on their way until the copies that a
+/// thread has begun before its last `Later` calls of end_copies() are waited for.
 TIGON_DEVICE_INLINE void copy_16_bytes(unsigned to, const void* from) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
 }
@@ -39,8 +40,8 @@ TIGON_DEVICE_INLINE void wait_for_copies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(Later) : "memory");
 }
 
-/// Blocks that run a kernel together, of which this is one; without a cluster it is alone. Numbers that each sends to all: from
-/// the first threads, one for each block. Nobody waits but for the numbers themselves.
+/// Blocks that run a kernel together, of which this is one; without a cluster it is alone. Numbers that each sends to
+/// all: from the first threads, one for each block. Nobody waits but for the numbers themselves.
 class cluster {
  public:
   static constexpr unsigned most_numbers = 4, most_blocks = 8;
@@ -72,8 +73,8 @@ class cluster {
     }
     sync();
   }
-  /// v[k] of all blocks joined in the order of blocks. v is the same in all threads of a block, which have met since they were
-  /// here before.
+  /// v[k] of all blocks joined in the order of blocks. v is the same in all threads of a block, which have met since
+  /// they were here before.
   template <class Monoid, int K, class A>
   TIGON_DEVICE_INLINE void join(A (&v)[K]) {
     static_assert(K <= most_numbers);
@@ -135,8 +136,8 @@ class cluster {
 #endif
 };
 
-/// A part of a row in shared memory. A thread reads what it has brought there itself, so nobody waits for it. It comes in two
-/// halves.
+/// A part of a row in shared memory. A thread reads what it has brought there itself, so nobody waits for it. It comes
+/// in two halves.
 template <int N, class T>
 struct staged_part {
   static_assert(N * sizeof(T) == access_bytes);
@@ -160,8 +161,8 @@ struct staged_part {
     group<0>::reduce<Monoid>(v);
     blocks.join<Monoid>(v);
   }
-  /// Before a map that nothing is reduced before: the row is here, and in all blocks where narrower elements of D may lie where
-  /// it begins.
+  /// Before a map that nothing is reduced before: the row is here, and in all blocks where narrower elements of D may
+  /// lie where it begins.
   template <class D>
   TIGON_DEVICE_INLINE void arrive() {
     wait_for_copies<0>();

@@ -1,5 +1,5 @@
-// Ids and masks of tokens that a GPU reads: the column of every row of logits, and which tokens count. Ids out of range are
-// reported (report.hpp); their rows have no column.
+// Ids and masks of tokens that a GPU reads: the column of every row of logits, and which tokens count. Ids out of range
+// are reported (report.hpp); their rows have no column.
 #ifndef TIGON_BACKENDS_CUDA_TOKENS_HPP
 #define TIGON_BACKENDS_CUDA_TOKENS_HPP
 

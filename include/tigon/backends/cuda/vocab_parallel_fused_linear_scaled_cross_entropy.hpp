@@ -1,4 +1,5 @@
-// Negative log-likelihood and entropy of a linear layer's output whose classes are split over ranks, each of which is a GPU.
+// Negative log-likelihood and entropy of a linear layer's output whose classes are split over ranks, each of which is a
+// GPU.
 #ifndef TIGON_BACKENDS_CUDA_VOCAB_PARALLEL_FUSED_LINEAR_SCALED_CROSS_ENTROPY_HPP
 #define TIGON_BACKENDS_CUDA_VOCAB_PARALLEL_FUSED_LINEAR_SCALED_CROSS_ENTROPY_HPP
 
@@ -11,8 +12,8 @@ namespace tigon {
 namespace gpu {
 inline namespace TIGON_ABI {
 
-/// The part of a row that a rank has, with s in units of the temperature: its largest logit, the sum below it, the label's logit,
-/// and as number `weighted` sum_j exp(s_j - top) (s_j - top).
+/// The part of a row that a rank has, with s in units of the temperature: its largest logit, the sum below it, the
+/// label's logit, and as number `weighted` sum_j exp(s_j - top) (s_j - top).
 template <class A, class I>
 struct scaled_reduction_of_shard : rows_of_shard<A, I> {
   using rows_of_shard<A, I>::logits;

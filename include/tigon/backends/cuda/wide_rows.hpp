@@ -1,5 +1,5 @@
-// Rows of logits of which a loss reads several matrices: too many bytes for shared memory. The blocks of a cluster share a row, so
-// that few rows are on their way and every pass but the first finds them in L2.
+// Rows of logits of which a loss reads several matrices: too many bytes for shared memory. The blocks of a cluster
+// share a row, so that few rows are on their way and every pass but the first finds them in L2.
 #ifndef TIGON_BACKENDS_CUDA_WIDE_ROWS_HPP
 #define TIGON_BACKENDS_CUDA_WIDE_ROWS_HPP
 
@@ -30,8 +30,9 @@ struct blocks_of_wide_row {
 /// Threads of a block, and blocks that share a row where there are clusters.
 inline constexpr unsigned wide_row_threads = 512, wide_row_blocks = 8;
 
-/// The columns of a row that a thread has: N at a time, then all threads of all blocks of the row one behind the other. It is
-/// also a row as losses that are written row by row take it (rows/row.hpp), for sums and maxima over `cols` columns.
+/// The columns of a row that a thread has: N at a time, then all threads of all blocks of the row one behind the other.
+/// It is also a row as losses that are written row by row take it (rows/row.hpp), for sums and maxima over `cols`
+/// columns.
 template <int N, class A>
 struct wide_row {
   using V = simd::vec<simd::cuda, A>;
@@ -67,8 +68,9 @@ struct wide_row {
       std::apply([&](const auto&... x) { f(j, x...); }, e);
     }
   }
-  /// to[column] = f(column, N elements of each), N numbers at a time. Elements may be narrower than those of the first row, and
-  /// lie where it begins: so no thread writes where another may still read. All have read as far as they have come together.
+  /// to[column] = f(column, N elements of each), N numbers at a time. Elements may be narrower than those of the first
+  /// row, and lie where it begins: so no thread writes where another may still read. All have read as far as they have
+  /// come together.
   template <class D, class F, class T, class... More>
   TIGON_DEVICE_INLINE void map(D* to, F f, const T* row, const More*... more) const {
     constexpr int at_once = (sizeof(T) + ... + sizeof(More)) <= 6 ? 2 : 1;  // what registers hold

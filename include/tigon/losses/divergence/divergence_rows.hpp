@@ -100,8 +100,8 @@ auto rows_of_divergence(context& ctx, workspace::frame& frame, std::size_t count
     return divergence_rows(frame, count, vocab, reduction, denominator, labels, ignore_index);
 }
 
-/// by times a number of the call, or times nothing where that is null: a number of A. Where the memory of B is elsewhere, it is
-/// of B's type number, which the device reads.
+/// by times a number of the call, or times nothing where that is null: a number of A. Where the memory of B is
+/// elsewhere, it is of B's type number, which the device reads.
 template <class B, class A>
 auto number_of(const A* p, double by) {
   if constexpr (requires { typename B::template number<A>; })

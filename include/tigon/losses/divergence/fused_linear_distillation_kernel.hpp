@@ -9,8 +9,8 @@ namespace tigon {
 
 namespace detail {
 inline namespace TIGON_ABI {
-/// log sum_j exp(s_j) = top / temperature + log1p(d) for s = z / temperature, d the sum of exp((z_j - top) / temperature)
-/// without the maximal element's own 1.
+/// log sum_j exp(s_j) = top / temperature + log1p(d) for s = z / temperature, d the sum of exp((z_j - top) /
+/// temperature) without the maximal element's own 1.
 template <class A>
 struct log_sum {
   A top, d, tail;  ///< tail = log1p(d)
@@ -181,7 +181,8 @@ struct distillation_arguments {
   bool indices = true;        ///< the target's numbers are classes
 };
 
-/// Checks them; then kernel(call, target, rows) and the totals. Ops: what the kernel is made of, if it takes calls in f64.
+/// Checks them; then kernel(call, target, rows) and the totals. Ops: what the kernel is made of, if it takes calls in
+/// f64.
 template <class B, layer_types T, class Target, class Ops, class Kernel>
 void distil(std::string_view name, const distillation_arguments<T, Target>& of, context& ctx, const Kernel& kernel) {
   static_assert(admits<B, T>());

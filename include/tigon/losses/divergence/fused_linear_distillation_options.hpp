@@ -240,7 +240,8 @@ struct distillation_door {
     K::finish(of, rows, opt, losses, ctx);
   }
 
-  /// kernel(call, labels, rows) of the rows that count, with memory for their losses; then the totals. L: T or in_f64<T>.
+  /// kernel(call, labels, rows) of the rows that count, with memory for their losses; then the totals. L: T or
+  /// in_f64<T>.
   template <layer_types L, class Kernel>
   void run(context& ctx, const Kernel& kernel) const {
     using S = accumulator_t<L>;

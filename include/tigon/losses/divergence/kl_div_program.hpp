@@ -1,5 +1,6 @@
 // Pointwise Kullback-Leibler divergence of one column, and its gradients, as structs of reduce and map
-// (rows/reduce_map.hpp). y is the student, t the teacher, of which each number is a probability, or the logarithm of one.
+// (rows/reduce_map.hpp). y is the student, t the teacher, of which each number is a probability, or the logarithm of
+// one.
 #ifndef TIGON_LOSSES_DIVERGENCE_KL_DIV_PROGRAM_HPP
 #define TIGON_LOSSES_DIVERGENCE_KL_DIV_PROGRAM_HPP
 
@@ -62,7 +63,8 @@ struct kl_div_gradient {
   }
 };
 
-/// dt = factor slope, or factor g slope,   slope = d loss / dt: log max(P, eps) - y + [P > eps], or P (t - y + 1) if Log
+/// dt = factor slope, or factor g slope,   slope = d loss / dt: log max(P, eps) - y + [P > eps], or P (t - y + 1) if
+/// Log
 template <bool Log, class A>
 struct kl_div_teacher_gradient {
   A eps, factor;

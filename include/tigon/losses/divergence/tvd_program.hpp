@@ -1,5 +1,5 @@
-// Total variation distance of one column, and its gradient, as structs of reduce and map (rows/reduce_map.hpp). q is the
-// student, p the teacher.
+// Total variation distance of one column, and its gradient, as structs of reduce and map (rows/reduce_map.hpp). q is
+// the student, p the teacher.
 #ifndef TIGON_LOSSES_DIVERGENCE_TVD_PROGRAM_HPP
 #define TIGON_LOSSES_DIVERGENCE_TVD_PROGRAM_HPP
 

@@ -13,7 +13,8 @@
 namespace tigon::detail {
 inline namespace TIGON_ABI {
 
-/// Rows that a loss is made of, in ascending order: row[0], ..., row[n - 1], or without `row` the first n, which are all.
+/// Rows that a loss is made of, in ascending order: row[0], ..., row[n - 1], or without `row` the first n, which are
+/// all.
 struct chosen_rows {
   const std::size_t* row = nullptr;
   std::size_t n = 0;

@@ -65,8 +65,8 @@ void linear_product(matrix_view<TA> a, matrix_view<const TB> b, packed_operand<T
                                                                                 no_epilogue{}, opt, ctx);
 }
 
-/// f(i) for the rows of m that hold a NaN or an infinity while row i of d is 0 throughout, as the gradient of an ignored
-/// row is. Such a row contributes nothing, but 0 times a NaN is NaN.
+/// f(i) for the rows of m that hold a NaN or an infinity while row i of d is 0 throughout, as the gradient of an
+/// ignored row is. Such a row contributes nothing, but 0 times a NaN is NaN.
 template <class A, element T, class F>
 void for_rows_without_share(matrix_view<A> d, matrix_view<const T> m, F f) {
   const auto zeros = [&](std::size_t i, std::size_t cols) {
@@ -123,8 +123,8 @@ void clear_parameters(const linear_gradients<T>& out, context& ctx) {
   if (out.dbias.data() != nullptr) clear_matrix<B>(as_row(out.dbias), ctx);
 }
 
-/// What a layer by chunks keeps beside logits: its bias in A, and sums over the chunks of dw, if it is summed, and of dbias. R:
-/// the backend of rows.
+/// What a layer by chunks keeps beside logits: its bias in A, and sums over the chunks of dw, if it is summed, and of
+/// dbias. R: the backend of rows.
 template <class R, layer_types T>
 class layer_sums {
  public:
@@ -179,9 +179,10 @@ class layer_sums {
 
 /// Logits of one chunk of rows after the other, and from the gradient D of the logits:
 ///   dx = D w,   dw = D^T x,   db[j] = sum_i D[i,j]
-/// Sums over the chunks are f32 (f64 for f64), rounded once by finish(); for any number of chunks the error is that of a
-/// few. The bits of a row of logits and of dx do not depend on which chunk the row is in, on its place there or on the
-/// rows beside it; those of dw and db depend on the rows of each chunk and their order. Logits and D belong to the caller.
+/// Sums over the chunks are f32 (f64 for f64), rounded once by finish(); for any number of chunks the error is that of
+/// a few. The bits of a row of logits and of dx do not depend on which chunk the row is in, on its place there or on
+/// the rows beside it; those of dw and db depend on the rows of each chunk and their order. Logits and D belong to the
+/// caller.
 template <class B, layer_types T>
 class chunked_linear {
  public:
@@ -204,8 +205,8 @@ class chunked_linear {
                       {.b = transpose::yes, .cut_as = {.rows = chunk_}}, ctx_);
   }
 
-  /// The gradients of rows [begin, begin + d.rows) from the gradient d of their logits; dx last, which may be x. A row of
-  /// zeros in d contributes nothing and has a dx of zeros, whatever x and w hold.
+  /// The gradients of rows [begin, begin + d.rows) from the gradient d of their logits; dx last, which may be x. A row
+  /// of zeros in d contributes nothing and has a dx of zeros, whatever x and w hold.
   void backward(std::size_t begin, matrix_view<A> d) {
     if (sums_.dw) {
       const auto [to, more] = sums_.dw.next(ctx_);
@@ -241,8 +242,8 @@ std::size_t parameter_workspace(std::size_t n, std::size_t hidden, std::size_t v
                    share_workspace<B, X>(n, hidden, vocab, workers), simd::most_partials_workspace<B, A>(n, vocab, 1)});
 }
 
-/// Bytes that chunked_linear takes for `chunks` chunks of up to `chunk` rows, with all gradients, or those of x alone, a
-/// bias and nothing packed; without the logits. `between`: bytes that the loss takes between the products, and gives
+/// Bytes that chunked_linear takes for `chunks` chunks of up to `chunk` rows, with all gradients, or those of x alone,
+/// a bias and nothing packed; without the logits. `between`: bytes that the loss takes between the products, and gives
 /// back.
 template <class B, layer_types T>
 std::size_t chunked_linear_workspace(std::size_t hidden, std::size_t vocab, std::size_t chunk, std::size_t chunks,

@@ -13,8 +13,8 @@
 namespace tigon::detail {
 inline namespace TIGON_ABI {
 
-/// Most rows of a call that is computed so: those of the call, whichever count, because the bits of a row must not depend
-/// on others.
+/// Most rows of a call that is computed so: those of the call, whichever count, because the bits of a row must not
+/// depend on others.
 inline constexpr std::size_t few_rows = 8;
 
 /// Whether the products of B are by one of the library's backends: a vendor's are called for any number of rows.

@@ -13,7 +13,8 @@ struct fused_linear_preference;
 namespace tigon::detail {
 inline namespace TIGON_ABI {
 
-/// A layer by chunks of rows. A backend whose memory is elsewhere has it and copies of rows beside its losses on sequences.
+/// A layer by chunks of rows. A backend whose memory is elsewhere has it and copies of rows beside its losses on
+/// sequences.
 template <class B, layer_types T, bool on_host>
 struct find_linear_chunks {
   using type = chunked_linear<B, T>;

@@ -7,7 +7,8 @@
 namespace tigon::detail {
 inline namespace TIGON_ABI {
 
-/// The rows whose label is not ignore_index, and their labels one behind the other: those of the caller where all count.
+/// The rows whose label is not ignore_index, and their labels one behind the other: those of the caller where all
+/// count.
 template <class I>
 class kept_labels {
  public:
@@ -56,8 +57,8 @@ class kept_labels {
   std::span<const I> labels_;
 };
 
-/// Rows of logits that exist at a time, and the rows of a chunk of all rows, as which products are cut: the bits of a row
-/// do not depend on which others count.
+/// Rows of logits that exist at a time, and the rows of a chunk of all rows, as which products are cut: the bits of a
+/// row do not depend on which others count.
 struct kept_chunk {
   std::size_t rows, cut;
 };
@@ -91,8 +92,8 @@ constexpr kept_bytes bytes_of_row(std::size_t hidden, std::size_t vocab) {
 }
 
 /// chunked_linear on rows that are chosen: rows [begin, begin + n) are those of them. Others are not read, and their dx
-/// is 0. Where all rows are chosen they are multiplied where they are. Else x is gathered where dx of the same rows will
-/// be, the first rows of dx, or without dx in the workspace; dx goes to its places at the end.
+/// is 0. Where all rows are chosen they are multiplied where they are. Else x is gathered where dx of the same rows
+/// will be, the first rows of dx, or without dx in the workspace; dx goes to its places at the end.
 template <class B, layer_types T>
 class kept_linear {
  public:
@@ -142,8 +143,8 @@ struct layer_extents {
 };
 
 /// Bytes that kept_linear takes by chunks of `chunk` of all rows, whichever are chosen, with all gradients, those of x
-/// alone or none, a bias and nothing packed; with what else is gathered of a row, and of_chunk(n), what the loss takes for
-/// a chunk of n rows. `between`: bytes that it takes between the products, and gives back.
+/// alone or none, a bias and nothing packed; with what else is gathered of a row, and of_chunk(n), what the loss takes
+/// for a chunk of n rows. `between`: bytes that it takes between the products, and gives back.
 template <class B, layer_types T, class OfChunk>
 std::size_t kept_linear_workspace(layer_extents of, std::size_t chunk, kept_bytes row, const context& ctx,
                                   std::size_t between, parameters trained, const OfChunk& of_chunk) {

@@ -127,8 +127,8 @@ std::size_t tiled_linear_workspace(std::size_t hidden, std::size_t vocab, std::s
          sums::bytes(workspace::product(cols, hidden), tiles, std::same_as<weight_gradient_t<T>, A>);
 }
 
-/// The rows of x that are chosen, a tile at a time: gathered, or where all are chosen as they are. dx of f32 (f64) is its
-/// own sum.
+/// The rows of x that are chosen, a tile at a time: gathered, or where all are chosen as they are. dx of f32 (f64) is
+/// its own sum.
 template <class B, layer_types T>
 class chosen_tiles {
  public:
@@ -243,8 +243,8 @@ constexpr kept_bytes bytes_of_tile_row(std::size_t hidden) {
   return {B::chunk.cols * sizeof(accumulator_t<T>), workspace::product(hidden, sizeof(input_t<T>))};
 }
 
-/// Bytes that tiled_layer takes for `rows` rows, gathered or as they are, with all gradients, or those of x alone, and a
-/// bias. `forward`: bytes that the loss takes where there are no gradients.
+/// Bytes that tiled_layer takes for `rows` rows, gathered or as they are, with all gradients, or those of x alone, and
+/// a bias. `forward`: bytes that the loss takes where there are no gradients.
 template <class B, layer_types T>
 std::size_t tiled_layer_workspace(layer_extents of, kept_chunk tile, bool gathered, const context& ctx,
                                   parameters trained, std::size_t forward = 0) {

@@ -11,8 +11,8 @@
 namespace tigon {
 inline namespace TIGON_ABI {
 
-/// A rank's part of a linear layer: x of all tokens, the same on every rank, and w [cols, hidden] and bias [cols] of the
-/// classes [shard.first, shard.first + cols) of shard.vocab. A shard may be empty: w of 0 rows.
+/// A rank's part of a linear layer: x of all tokens, the same on every rank, and w [cols, hidden] and bias [cols] of
+/// the classes [shard.first, shard.first + cols) of shard.vocab. A shard may be empty: w of 0 rows.
 template <layer_types T>
 struct linear_shard {
   linear_layer<T> layer{};
@@ -233,8 +233,8 @@ class shard_linear {
     put_chosen<B>(dx_, kept_, ctx_);
   }
 
-  /// Bytes that it takes for the classes of one of so many ranks, with all gradients and a bias, or with that of x alone,
-  /// and nothing packed; and of_chunk(n), what the loss takes for a chunk of n rows.
+  /// Bytes that it takes for the classes of one of so many ranks, with all gradients and a bias, or with that of x
+  /// alone, and nothing packed; and of_chunk(n), what the loss takes for a chunk of n rows.
   template <class OfChunk>
   static std::size_t bytes(layer_extents of, std::size_t vocab, std::size_t ranks, std::size_t chunk,
                            const context& ctx, parameters trained, const OfChunk& of_chunk) {

@@ -1,5 +1,5 @@
-// The rows of logits of one rank's classes, reduced for cross entropy and entropy at a temperature, and what those of all
-// ranks make together.
+// The rows of logits of one rank's classes, reduced for cross entropy and entropy at a temperature, and what those of
+// all ranks make together.
 #ifndef TIGON_LOSSES_RANKS_SHARD_SCALED_CROSS_ENTROPY_HPP
 #define TIGON_LOSSES_RANKS_SHARD_SCALED_CROSS_ENTROPY_HPP
 

@@ -97,8 +97,8 @@ struct pair_rule {
     put_where_wanted(out.metrics, 0, metrics[0]), put_where_wanted(out.metrics, 1, metrics[1]);
     if (out.empty_sequences.data() != nullptr) out.empty_sequences[0] = empty;
   }
-  /// u of token k, of which the pair gives `of_pair`, and the nll takes `of_nll` where it counts there; returns what it adds to
-  /// minus the sum of the nll.
+  /// u of token k, of which the pair gives `of_pair`, and the nll takes `of_nll` where it counts there; returns what it
+  /// adds to minus the sum of the nll.
   TIGON_EITHER_SIDE double put_u(std::size_t k, bool chosen, double of_pair, double of_nll) const {
     const auto& t = score.tokens;
     score.put_u(k, of_pair);

@@ -1,5 +1,5 @@
-// The generic kernel of grpo_loss. No structs: what the second pass over a row multiplies with is the loss of its token,
-// from the element at the token's column, and masked rows are left before they are read.
+// The generic kernel of grpo_loss. No structs: what the second pass over a row multiplies with is the loss of its
+// token, from the element at the token's column, and masked rows are left before they are read.
 #ifndef TIGON_LOSSES_SEQUENCE_GRPO_LOSS_KERNEL_HPP
 #define TIGON_LOSSES_SEQUENCE_GRPO_LOSS_KERNEL_HPP
 

@@ -262,7 +262,8 @@ struct policy {
     return static_cast<A>(times(term(b, t, logp, sequences[b]).direct, of_token(b, t, sequences[b], upstream)));
   }
 
-  /// u of a token from its term, but for what it has through the ratio of its sequence, which is added to `through_ratio`.
+  /// u of a token from its term, but for what it has through the ratio of its sequence, which is added to
+  /// `through_ratio`.
   TIGON_EITHER_SIDE A direct_gradient(std::size_t b, std::size_t t, double logp, const policy_sequence& s,
                                       std::span<const A> upstream, double& through_ratio) const {
     const policy_term v = term(b, t, logp, s);

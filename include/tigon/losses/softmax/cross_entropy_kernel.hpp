@@ -14,8 +14,8 @@ namespace tigon {
 namespace detail {
 inline namespace TIGON_ABI {
 
-/// Cross entropy of a row in steps: exponentials below its maximum and their sum, its loss, its gradient. Weighted: every
-/// column has a weight in the uniform part of label smoothing, which may be 0.
+/// Cross entropy of a row in steps: exponentials below its maximum and their sum, its loss, its gradient. Weighted:
+/// every column has a weight in the uniform part of label smoothing, which may be 0.
 template <bool Capped, bool Weighted, element T>
 struct cross_entropy_row {
   using A = accumulator_t<T>;
@@ -50,8 +50,8 @@ struct cross_entropy_row {
     if (row.first()) out.predicted[row.i] = static_cast<std::int64_t>(best.column);
   }
 
-  /// They are stored where the gradient will be, if that is in place and wide enough; their sum is made in the same loop.
-  /// `own` is the logit of the label.
+  /// They are stored where the gradient will be, if that is in place and wide enough; their sum is made in the same
+  /// loop. `own` is the logit of the label.
   template <class Row>
   TIGON_INLINE exponentials_of_row exponentials(const Row& row, A own) const {
     // A row that does not stay in L2 is cut into pieces that stay in L1.
@@ -62,8 +62,8 @@ struct cross_entropy_row {
       if (in_place()) r.e = {dlogits.row(row.i), row.cols};
     bool done = false;
     if constexpr (narrow && !Weighted) {
-      // The label's logit is the pivot, so that no pass looks for the maximum; on overflow or underflow the maximum is the
-      // pivot. Differences of 16-bit numbers are nearly exact, also large ones.
+      // The label's logit is the pivot, so that no pass looks for the maximum; on overflow or underflow the maximum is
+      // the pivot. Differences of 16-bit numbers are nearly exact, also large ones.
       const A below_own = row.map_sum(reads(logits), writes(r.e), [=](auto v) {
         const auto p = simd::exp_of_distance<false>(v - own);
         return pack{p, p};
@@ -178,8 +178,8 @@ struct find_loss_rows : std::type_identity<loss_rows<A>> {};
 template <class B, class A>
 struct find_loss_rows<B, A, false> : std::type_identity<typename kernel_for<op::cross_entropy, B>::template rows<A>> {};
 
-/// Losses of rows and what they share: loss_rows, or, for memory that the host does not read, what the kernel of cross_entropy
-/// has in its place (`rows`), which checks the labels, too.
+/// Losses of rows and what they share: loss_rows, or, for memory that the host does not read, what the kernel of
+/// cross_entropy has in its place (`rows`), which checks the labels, too.
 template <class B, class A>
 using loss_rows_of = typename find_loss_rows<B, A, host_memory<B>>::type;
 

@@ -1,5 +1,5 @@
-// A word for functions that threads of a device call as well as the host, and the one that all losses of this kind call. On CPUs
-// the word says nothing, so that compilers decide there what they inline, as of any other function.
+// A word for functions that threads of a device call as well as the host, and the one that all losses of this kind
+// call. On CPUs the word says nothing, so that compilers decide there what they inline, as of any other function.
 #ifndef TIGON_LOSSES_SOFTMAX_EITHER_SIDE_HPP
 #define TIGON_LOSSES_SOFTMAX_EITHER_SIDE_HPP
 

@@ -8,8 +8,9 @@
 namespace tigon::detail {
 inline namespace TIGON_ABI {
 
-// Kinds of logits: s is what the softmax is of. A maximum is kept as the logit itself, because a capped one has lost what
-// tells it from other logits beyond the cap. With `from = kind.from(top)`, from.distance(v) is s - max s: 0 at the maximum.
+// Kinds of logits: s is what the softmax is of. A maximum is kept as the logit itself, because a capped one has lost
+// what tells it from other logits beyond the cap. With `from = kind.from(top)`, from.distance(v) is s - max s: 0 at the
+// maximum.
 
 /// s = logit.
 template <class A>
@@ -132,8 +133,8 @@ void cap_logits(matrix_view<A> z, double softcap, context& ctx, matrix_view<A> s
     map_rows<B>(ctx, capped_and_slope_program<A>{kind}, reads(z), writes(z, slope));
 }
 
-/// The gradient of logits from that of their caps, in place. One that is 0 stays 0: its logit counts for nothing, and may
-/// be a NaN.
+/// The gradient of logits from that of their caps, in place. One that is 0 stays 0: its logit counts for nothing, and
+/// may be a NaN.
 template <backend B, class D, class A>
 void gradient_of_capped(matrix_view<D> d, matrix_view<A> slope, context& ctx) {
   map_rows<B>(ctx, slope_program(), reads(matrix_view<const D>(d), slope), writes(d));

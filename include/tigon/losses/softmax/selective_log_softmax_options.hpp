@@ -195,7 +195,8 @@ void select_columns_of(std::string_view op, token_rows at, const token_ids& ids,
     K::select(op, at, ids, mask, vocab, column, padded, ctx);
 }
 
-/// The numbers of tokens from those of their rows; and u of rows from the gradients of tokens, 0 where there is no column.
+/// The numbers of tokens from those of their rows; and u of rows from the gradients of tokens, 0 where there is no
+/// column.
 template <class B, class K, class A>
 void put_tokens(token_rows at, const A* of_row, matrix_view<A> to, context& ctx) {
   if constexpr (!host_memory<B>) return K::put_tokens(at, of_row, to, ctx);

@@ -69,8 +69,8 @@ struct kernel<op::attention, backends::generic> {
   }
 
   /// Five products: each pair of a block of queries and a block of keys adds its shares to the outputs, which are as
-  /// wide as the sums. In step t the block of keys j meets the block of queries j + t: no two tasks of a step add to one
-  /// block, and every block gets its shares in the order of the steps.
+  /// wide as the sums. In step t the block of keys j meets the block of queries j + t: no two tasks of a step add to
+  /// one block, and every block gets its shares in the order of the steps.
   template <backend B, element T>
   static void by_pairs(const detail::backward_inputs<T>& in, attention_gradients<T> to, std::size_t blocks,
                        context& ctx) {
@@ -86,8 +86,9 @@ struct kernel<op::attention, backends::generic> {
                            });
   }
 
-  /// Seven products: dk and dv of every block of keys, over all queries; then dq of every tile of rows, over all keys. In
-  /// 16 bits nine: delta is made before, and waits in the rows of dq or apart. Fewer where some of them are not wanted.
+  /// Seven products: dk and dv of every block of keys, over all queries; then dq of every tile of rows, over all keys.
+  /// In 16 bits nine: delta is made before, and waits in the rows of dq or apart. Fewer where some of them are not
+  /// wanted.
   template <backend B, element T>
   static void by_keys_and_queries(detail::backward_inputs<T> in, attention_gradients<T> to, context& ctx) {
     using extents = detail::tile_extents<B>;
@@ -140,8 +141,8 @@ struct kernel<op::attention, backends::generic> {
       for (std::size_t i = 0; i < part.queries; ++i) rows.keep_delta(h, i, sums[i * part.heads + h], to);
   }
 
-  /// What these queries of a group of heads add to dk and dv of the block of keys that begins at `first`. In pairs it is
-  /// added to what is there, and so is their share of dq; else it is all of dk and dv, and dq is not written.
+  /// What these queries of a group of heads add to dk and dv of the block of keys that begins at `first`. In pairs it
+  /// is added to what is there, and so is their share of dq; else it is all of dk and dv, and dq is not written.
   template <backend B, element T>
   static void block_of_keys(const detail::backward_inputs<T>& in, attention_gradients<T> to, std::size_t group,
                             std::size_t first, detail::key_range queries, context& own, bool pairs = true) {

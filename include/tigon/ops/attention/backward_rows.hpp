@@ -103,9 +103,9 @@ class backward_rows {
     });
   }
 
-  /// Keeps delta of row i of head h of these rows in the row of `to`: in its first bytes or, where a row is of one element
-  /// of 16 bits, as delta / do - o, times a power of two that keeps it among the normal numbers. That is what the
-  /// rounding of o took away: of delta as many digits again.
+  /// Keeps delta of row i of head h of these rows in the row of `to`: in its first bytes or, where a row is of one
+  /// element of 16 bits, as delta / do - o, times a power of two that keeps it among the normal numbers. That is what
+  /// the rounding of o took away: of delta as many digits again.
   void keep_delta(std::size_t h, std::size_t i, double delta, heads_view<T> to) const {
     T* const row = part_.tensor(to, h).row(i);
     if (const A sum = static_cast<A>(delta); to.head_dim * sizeof(T) >= sizeof(A))

@@ -60,7 +60,8 @@ class forward_part {
     for (std::size_t t = 0; t < tiles_; ++t) finish(t, o, lse, own);
   }
 
-  /// Keys [first, first + n), for every tile of rows that sees some of them: in strips where a row does not see them all.
+  /// Keys [first, first + n), for every tile of rows that sees some of them: in strips where a row does not see them
+  /// all.
   void add_keys(std::size_t first, std::size_t n, context& own) {
     gemm_operand<T> all_k{}, all_v{};
     for (std::size_t t = 0; t < tiles_; ++t) {

@@ -32,8 +32,8 @@ struct neighborhood {
   }
   /// The token to prefetch beside token i; `seen`: of those that are seen.
   ///
-  /// 1 x 4096 tokens, 8 heads of 64, f32, heads of a token side by side: forward 9.1 ms without, 6.2 with; backward 14.6
-  /// and 10.0. Tokens of a head side by side: 4.9 and 4.8, 7.3 and 6.8. Zen 4, a virtual machine, 2026-11-26.
+  /// 1 x 4096 tokens, 8 heads of 64, f32, heads of a token side by side: forward 9.1 ms without, 6.2 with; backward
+  /// 14.6 and 10.0. Tokens of a head side by side: 4.9 and 4.8, 7.3 and 6.8. Zen 4, a virtual machine, 2026-11-26.
   TIGON_INLINE std::size_t ahead(std::size_t i, bool seen) const {
     constexpr std::size_t rows = 8;
     return std::min(i + rows + (seen ? std::min(taps / 2, (seq_len - 1) / dilation) * dilation : 0), seq_len - 1);

@@ -55,8 +55,8 @@ void check_neighborhood(const expects& expect, neighborhood_attention_options op
 }  // namespace TIGON_ABI
 }  // namespace detail
 
-/// Bytes of workspace that neighborhood_attention_forward takes for batch * heads * seq_len queries on `workers` workers,
-/// ctx.executor().workers(), with probs of its caller or without.
+/// Bytes of workspace that neighborhood_attention_forward takes for batch * heads * seq_len queries on `workers`
+/// workers, ctx.executor().workers(), with probs of its caller or without.
 template <class B = default_backend, class T>
 std::size_t neighborhood_attention_workspace(std::size_t queries, neighborhood_attention_options opt = {},
                                              std::size_t workers = 1, bool with_probs = true) {

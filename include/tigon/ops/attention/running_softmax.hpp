@@ -73,8 +73,8 @@ class softmax_rows {
   }
   void end_keys() { ++tiles_; }
 
-  /// The scores s of the rows from `first` on become exponentials, 0 where they are not seen, and o += them * v. `v` has as
-  /// many rows as s has columns.
+  /// The scores s of the rows from `first` on become exponentials, 0 where they are not seen, and o += them * v. `v`
+  /// has as many rows as s has columns.
   void add(std::size_t first, matrix_view<A> s, const seen_columns& seen, gemm_operand<T> v, context& own) {
     const std::size_t rows = std::min(s.rows, rows_ - first);
     const running_softmax<A> state = state_.from(first, rows);

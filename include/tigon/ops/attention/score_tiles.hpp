@@ -38,8 +38,8 @@ struct query_part {
   }
 };
 
-/// All queries, cut into parts of at most so many tiles of rows. The last queries come first: with a causal mask they have
-/// most work.
+/// All queries, cut into parts of at most so many tiles of rows. The last queries come first: with a causal mask they
+/// have most work.
 struct query_parts {
   std::size_t batch, kv_heads, group, queries;  // of the problem
   std::size_t heads, of_tile, tiles;            // of a part; queries of a tile, tiles of a part

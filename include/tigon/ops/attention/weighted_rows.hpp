@@ -12,9 +12,9 @@
 namespace tigon::detail {
 inline namespace TIGON_ABI {
 
-/// Column j is sum_t weight[t * weight_step] * row[t * row_step + j] over t = 0, 1, ..., count - 1, in this order. Weights
-/// have the accumulator type of T. 64 terms are added one after the other, and then their sums: the rounding error grows
-/// with the number of these. It loads itself, as an operand of an operator's own does (rows/row.hpp).
+/// Column j is sum_t weight[t * weight_step] * row[t * row_step + j] over t = 0, 1, ..., count - 1, in this order.
+/// Weights have the accumulator type of T. 64 terms are added one after the other, and then their sums: the rounding
+/// error grows with the number of these. It loads itself, as an operand of an operator's own does (rows/row.hpp).
 template <class T>
 struct weighted_rows {
   using element_type = T;

@@ -87,8 +87,8 @@ struct gelu {
   }
 };
 
-/// y = gelu(gate) up,   dgate = dy up gelu'(gate),   dup = dy gelu(gate)                          gelu rounded, if Rounds
-/// Results are stored as T and need be no more exact than Bits bits.
+/// y = gelu(gate) up,   dgate = dy up gelu'(gate),   dup = dy gelu(gate)                          gelu rounded, if
+/// Rounds Results are stored as T and need be no more exact than Bits bits.
 template <gelu_form F, element T, std::size_t Bits, bool Rounds>
 struct geglu_program {
   template <class V>

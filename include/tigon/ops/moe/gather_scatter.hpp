@@ -1,5 +1,5 @@
-// The rows of a chunk of pairs of a mixture of experts: gathered from their tokens, and added to them. Two operators without
-// public functions, so that a backend can override them.
+// The rows of a chunk of pairs of a mixture of experts: gathered from their tokens, and added to them. Two operators
+// without public functions, so that a backend can override them.
 #ifndef TIGON_OPS_MOE_GATHER_SCATTER_HPP
 #define TIGON_OPS_MOE_GATHER_SCATTER_HPP
 
@@ -66,8 +66,8 @@ struct kernel<op::moe_scatter, backends::generic> {
   template <class>
   using saved = no_state;
 
-  /// to[token of pair i] += weight of pair i * from[i], or += from[i] without weights: row after row. Pairs of one token
-  /// follow each other, and belong to the worker of the first.
+  /// to[token of pair i] += weight of pair i * from[i], or += from[i] without weights: row after row. Pairs of one
+  /// token follow each other, and belong to the worker of the first.
   template <backend B, element A, element R>
   static void forward(matrix_view<const A> from, detail::moe_chunk c, matrix_view<const R> weights, matrix_view<A> to,
                       context& ctx) {
@@ -83,7 +83,8 @@ struct kernel<op::moe_scatter, backends::generic> {
     });
   }
 
-  /// dweights of pair i = p[i] . a[i] + more[i];   p[i] *= w, and weighted[i] = w a[i], which may be a. more may be null.
+  /// dweights of pair i = p[i] . a[i] + more[i];   p[i] *= w, and weighted[i] = w a[i], which may be a. more may be
+  /// null.
   template <backend B, element T, element R>
   static void backward(matrix_view<accumulator_t<T>> p, matrix_view<const accumulator_t<T>> a, matrix_view<T> weighted,
                        detail::moe_chunk c, matrix_view<const R> weights, matrix_view<R> dweights,

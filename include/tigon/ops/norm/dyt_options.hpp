@@ -17,7 +17,8 @@ struct dyt_options {
   gradient dparams = gradient::overwrite;
 };
 
-/// dyt_gradients{dx, dalpha, dgamma, dbeta}, or with the names of the fields; all but dx a range of elements or `absent`.
+/// dyt_gradients{dx, dalpha, dgamma, dbeta}, or with the names of the fields; all but dx a range of elements or
+/// `absent`.
 template <class T, class DAlpha, class DGamma, class DBeta>
 struct dyt_gradients {
   matrix_view<T> dx;

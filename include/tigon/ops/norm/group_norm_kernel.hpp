@@ -1,7 +1,8 @@
 // The generic kernel of group_norm.
 //
-// Written row by row (rows/row.hpp), not as a program: what is reduced together are several rows, a channel each, which are
-// mapped with numbers of their own; how often they are reduced depends on the data; and backward's map makes sums too.
+// Written row by row (rows/row.hpp), not as a program: what is reduced together are several rows, a channel each, which
+// are mapped with numbers of their own; how often they are reduced depends on the data; and backward's map makes sums
+// too.
 #ifndef TIGON_OPS_NORM_GROUP_NORM_KERNEL_HPP
 #define TIGON_OPS_NORM_GROUP_NORM_KERNEL_HPP
 
@@ -14,7 +15,8 @@ namespace tigon {
 namespace detail {
 inline namespace TIGON_ABI {
 /// dx = rstd (w dy - c2 - xh c1),   dw = sum dy xh,   xh = (c - error) rstd,   c1 = mean_j xh w dy,   c2 = mean_j w dy
-/// of a group, whose mean is rounded: error is the mean of c = x - mean. Made of the group's sums of w dy c, w dy and c.
+/// of a group, whose mean is rounded: error is the mean of c = x - mean. Made of the group's sums of w dy c, w dy and
+/// c.
 template <class N>
 struct group_norm_gradient {
   N rstd, slope, level;

@@ -43,8 +43,8 @@ struct layer_norm_program {
 };
 
 /// h = dy w,   c1 = mean_j xh h,   c2 = mean_j h,   dx = rstd (h - c2 - xh c1),   dw += dy xh,   db += dy
-/// Exact: the rounding error of the saved mean is the mean of x - mean, and where it shows, xh and its sums are corrected by
-/// it. Rows whose products leave the range of A are computed in f64, of p x for x, a power of two.
+/// Exact: the rounding error of the saved mean is the mean of x - mean, and where it shows, xh and its sums are
+/// corrected by it. Rows whose products leave the range of A are computed in f64, of p x for x, a power of two.
 template <bool Exact, class A, bool InF64 = false>
 struct layer_norm_gradient {
   A cols;
@@ -90,8 +90,8 @@ struct layer_norm_gradient {
     else
       return v;
   }
-  /// Whether the rounding error of a mean, up to 2^-24 of it (f32), shows beside the deviations: where the mean is larger
-  /// than four of them, and in rows of a few columns, whose dx nearly cancels.
+  /// Whether the rounding error of a mean, up to 2^-24 of it (f32), shows beside the deviations: where the mean is
+  /// larger than four of them, and in rows of a few columns, whose dx nearly cancels.
   TIGON_INLINE bool shows(A mean, A rstd) const { return InF64 || cols <= A(16) || math::abs(mean) * rstd > A(4); }
 };
 

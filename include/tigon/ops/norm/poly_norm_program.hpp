@@ -24,8 +24,8 @@ TIGON_INLINE of_powers<double> rstd_of_scaled_powers(double cube, double square,
   const double of_linear = eps * p * p, of_square = of_linear * p * p, of_cube = of_square * p * p;
   return {math::rsqrt(cube / n + of_cube), math::rsqrt(square / n + of_square), math::rsqrt(linear / n + of_linear)};
 }
-/// The same, of what forward saved for the row itself. What A does not hold is made again: there eps is nothing beside the
-/// sixth power.
+/// The same, of what forward saved for the row itself. What A does not hold is made again: there eps is nothing beside
+/// the sixth power.
 template <class A>
 TIGON_INLINE of_powers<double> saved_of_scaled_powers(of_powers<A> rstd, of_powers<double> sums, double n, double p) {
   const auto of = [=](std::size_t k, double scale) {
@@ -97,8 +97,8 @@ TIGON_INLINE pack<V, 3> sixth_fourth_and_second_power(V x) {
   return {{t * t * t, t * t, t}};
 }
 
-/// As poly_norm_program, in f64, of p x for x: a power of two, of the row's first sums, and not so large that eps leaves the
-/// range. Only numbers of f64 have to be scaled.
+/// As poly_norm_program, in f64, of p x for x: a power of two, of the row's first sums, and not so large that eps
+/// leaves the range. Only numbers of f64 have to be scaled.
 template <class A>
 struct poly_norm_program_in_f64 {
   of_powers<A> w;
@@ -173,8 +173,8 @@ struct poly_norm_program {
 };
 
 /// S_p = sum_j dy x^p,   dx = sum_p w_p p x^(p-1) rstd_p (dy - rstd_p^2 S_p / cols x^p)
-/// Saves the row's terms of dw_p, rstd_p S_p, and of db, sum_j dy. Rows that A does not hold, or all, are computed in f64,
-/// of p x for x, a power of two.
+/// Saves the row's terms of dw_p, rstd_p S_p, and of db, sum_j dy. Rows that A does not hold, or all, are computed in
+/// f64, of p x for x, a power of two.
 template <class A, bool InF64 = false>
 struct poly_norm_gradient {
   of_powers<A> w;

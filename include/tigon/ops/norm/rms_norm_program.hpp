@@ -80,8 +80,8 @@ struct rms_norm_program : inverse_rms<A> {
 };
 
 /// k = sum_j m x,   c = rstd^3 k / cols,   dx = rstd m - c x,   dw += dy (x rstd)            m = dy (offset + w)
-/// Rows whose products leave the range of A are computed in f64, of p x for x, a power of two, with the digits that rstd
-/// lacks (correction_along_row).
+/// Rows whose products leave the range of A are computed in f64, of p x for x, a power of two, with the digits that
+/// rstd lacks (correction_along_row).
 template <casting C, element T, class A, bool InF64 = false>
 struct rms_norm_gradient {
   A cols, offset, eps;

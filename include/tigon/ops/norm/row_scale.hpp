@@ -49,8 +49,8 @@ TIGON_NOINLINE A rstd_by_scale(Row row, A scale, A eps, F value, X... x) {
   return rstd_of_scaled(squares / static_cast<A>(row.cols) + eps * scale * scale, scale);
 }
 
-/// Whether sums of products with the numbers of a row with this rstd, which are about 1 / rstd, are within the range, as
-/// nearly always. Where not, its gradients are computed in f64. True of NaN, and of 0, for a row with an infinity.
+/// Whether sums of products with the numbers of a row with this rstd, which are about 1 / rstd, are within the range,
+/// as nearly always. Where not, its gradients are computed in f64. True of NaN, and of 0, for a row with an infinity.
 template <class A>
 TIGON_INLINE bool holds_products(A rstd) {
   constexpr A extreme = sizeof(A) == 8 ? A(0x1p300) : A(0x1p40);
@@ -65,8 +65,8 @@ TIGON_INLINE A scale_of_row(A rstd) {
   return rstd < A(0x1p-24) ? A(1) / up : rstd > A(0x1p24) ? up : A(1);
 }
 
-/// The power of two that brings a row with this rstd to about 1, where it is computed in f64: of numbers of f64 alone, which
-/// holds all products of others.
+/// The power of two that brings a row with this rstd to about 1, where it is computed in f64: of numbers of f64 alone,
+/// which holds all products of others.
 template <class A>
 TIGON_INLINE double scale_in_f64(A rstd) {
   if constexpr (sizeof(A) < 8) return 1;
@@ -87,12 +87,12 @@ struct sums_along_row {
   TIGON_INLINE void add(double m, double v) { m_m += m * m, m_v += m * v, v_v += v * v; }
 };
 
-/// What c = r^2 mean(m v) is multiplied by in dx = r (m - c v), the gradient of n numbers v times r, 1 / sqrt(mean square +
-/// eps), whose own gradient is m. r, a number of A, was saved and decides alone: 1.
+/// What c = r^2 mean(m v) is multiplied by in dx = r (m - c v), the gradient of n numbers v times r, 1 / sqrt(mean
+/// square + eps), whose own gradient is m. r, a number of A, was saved and decides alone: 1.
 ///
-/// But where m lies along v the two terms nearly cancel, of one number down to eps r^2 of each, and the rounding of r in
-/// f32 would be all that is left. There mean(v^2) r^2 + eps r^2 = 1 gives the digits that r lacks, if it holds to the
-/// rounding of r: an eps other than forward's does not count.
+/// But where m lies along v the two terms nearly cancel, of one number down to eps r^2 of each, and the rounding of r
+/// in f32 would be all that is left. There mean(v^2) r^2 + eps r^2 = 1 gives the digits that r lacks, if it holds to
+/// the rounding of r: an eps other than forward's does not count.
 template <class A>
 TIGON_INLINE double correction_along_row(const sums_along_row& s, double n, double r, double eps) {
   if constexpr (sizeof(A) == 8) return 1;

@@ -60,8 +60,8 @@ struct below_max {
       if (once) return {y.row(part.i), part.cols};
     return scratch;
   }
-  /// The reference is the largest number of the parts so far. Where this part has a much larger one, it is reduced again.
-  /// In place it cannot be, so its maximum is found first.
+  /// The reference is the largest number of the parts so far. Where this part has a much larger one, it is reduced
+  /// again. In place it cannot be, so its maximum is found first.
   template <class Part>
   TIGON_INLINE void reduce(const Part& part, vector_view<A> scratch, part_sums<A>& sums) const {
     A top = sums.highest;
@@ -98,9 +98,10 @@ constexpr std::size_t rows_of_task(std::size_t rows, std::size_t cols) {
   return std::max(std::min(std::max(ceil_div(rows, balanced), least), most), std::min<std::size_t>(8, rows / balanced));
 }
 
-/// Row programs below the maximum of their row, whose map takes what the reduction made of each column: softmax_program.
-/// A row is taken in parts. Each is reduced below a top of its own, the largest number so far or one that this does not
-/// exceed; `weight` is by what its sum is multiplied below the row's highest top, and 1 for that one.
+/// Row programs below the maximum of their row, whose map takes what the reduction made of each column:
+/// softmax_program. A row is taken in parts. Each is reduced below a top of its own, the largest number so far or one
+/// that this does not exceed; `weight` is by what its sum is multiplied below the row's highest top, and 1 for that
+/// one.
 ///
 /// Where two rows and what is kept of them stay in L2, a part of one row is mapped, then a part of the next row is
 /// reduced, and so on: stores drain while lanes compute. Results do not depend on it.

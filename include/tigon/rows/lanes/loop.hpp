@@ -3,7 +3,8 @@
 //
 //   step        U vectors of columns, U = B::row.unroll, whose operations are independent of one another
 //   block       the steps after which a reduction folds its accumulators into a total, and totals in pairs
-//   tail        columns that no step covers: the same step, of one vector, which ignores the lanes behind the last of them
+//   tail        columns that no step covers: the same step, of one vector, which ignores the lanes behind the last of
+//               them
 //   head        columns before the first at which a vector of the output is aligned, where it is stored past the caches
 //   side work   what a map does beside its own work in every step: prefetching, or the reduction of a later row
 #ifndef TIGON_ROWS_LANES_LOOP_HPP
@@ -35,7 +36,8 @@ struct prefetching {
   TIGON_INLINE void finish(const state (&)[U]) const {}
 };
 
-// Sources: a row for every row of the program; vectors, the same for every row; a number; rows that reductions prefetch.
+// Sources: a row for every row of the program; vectors, the same for every row; a number; rows that reductions
+// prefetch.
 template <class Source>
 inline constexpr bool has_rows = requires { requires Source::has_rows; };
 template <class Source>
@@ -127,8 +129,9 @@ class pairwise {
 template <class P>
 class pairwise<P, false> {};
 
-// The loop. From column `head` on, step(j, ignore_none) takes Step columns at a time, forwards or backwards; begin() and
-// end() come around every Block of them, 0 for all. step(j, ignore_from{n}) takes the rest, n <= Lanes, and the head.
+// The loop. From column `head` on, step(j, ignore_none) takes Step columns at a time, forwards or backwards; begin()
+// and end() come around every Block of them, 0 for all. step(j, ignore_from{n}) takes the rest, n <= Lanes, and the
+// head.
 template <std::size_t Step, std::size_t Block, std::size_t Lanes, class Begin, class OneStep, class End>
 TIGON_INLINE void for_columns(std::size_t head, std::size_t cols, bool backwards, Begin begin, OneStep step, End end) {
   const std::size_t last = head + (cols - head) / Step * Step;
@@ -160,8 +163,8 @@ TIGON_INLINE void for_columns(std::size_t cols, OneStep step) {
 template <class Ignore, std::size_t U>
 inline constexpr std::size_t vectors_of_step = ignores<Ignore> ? 1 : U;
 
-// combine of f(x[j]...) over the columns: independent accumulators, folded into a total after every block, and totals in
-// pairs, so that the rounding error does not grow with the length of the row.
+// combine of f(x[j]...) over the columns: independent accumulators, folded into a total after every block, and totals
+// in pairs, so that the rounding error does not grow with the length of the row.
 template <class B, class V, std::size_t K, class F, class Combine, class... Source>
 TIGON_INLINE pack<V, K> reduce_columns(std::size_t cols, pack<V, K> identity, F f, Combine combine, Source... x) {
   constexpr std::size_t N = V::size, U = B::row.unroll;

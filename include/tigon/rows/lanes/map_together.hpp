@@ -1,4 +1,5 @@
-// Maps of R rows together: out = f(x..., sums...), row after row in every few columns, with sums over the rows in registers.
+// Maps of R rows together: out = f(x..., sums...), row after row in every few columns, with sums over the rows in
+// registers.
 #ifndef TIGON_ROWS_LANES_MAP_TOGETHER_HPP
 #define TIGON_ROWS_LANES_MAP_TOGETHER_HPP
 
@@ -86,8 +87,8 @@ TIGON_INLINE bool map_together(std::size_t cols, const std::array<Sink, R>& y, c
                                const std::array<std::tuple<Source...>, R>& x, A*... sums) {
   using V = vec_of_elements<B, typename Source::element_type..., typename Sink::element_type>;
   constexpr std::size_t N = V::size, U = std::min<std::size_t>(B::row.unroll, 2), K = sizeof...(A);
-  // Compilers keep what is loaded after a store behind it. Rows of 16 bits, which compute for longer, mix the vectors of a
-  // step and store their sums at its end; wider ones are bandwidth-bound, and go on vector by vector.
+  // Compilers keep what is loaded after a store behind it. Rows of 16 bits, which compute for longer, mix the vectors
+  // of a step and store their sums at its end; wider ones are bandwidth-bound, and go on vector by vector.
   constexpr bool mixes = sizeof(typename Sink::element_type) == 2 && !is_prepared<F>;
   bool wanted = true, possible = true;
   unrolled<R>([&](auto r) TIGON_LAMBDA {

@@ -1,4 +1,5 @@
-// Sums over the rows of a program: every task adds its rows to partial rows of its own, and these are added up in pairs.
+// Sums over the rows of a program: every task adds its rows to partial rows of its own, and these are added up in
+// pairs.
 //
 //   partial row       sums over the rows of a task, a number for every column; one for each parameter gradient
 //   running total     of a task of more than plain_rows rows: its partial rows are added to compensated totals
@@ -31,8 +32,9 @@ constexpr std::size_t rows_per_partial(std::size_t rows, std::size_t tasks) {
   return tasks == 0 ? 0 : tigon::detail::ceil_div(rows, tasks);
 }
 
-// Compensated totals of a task of more than plain_rows rows, behind its partial rows: high parts, then low parts. Columns
-// are added slice by slice, a slice after every few groups of rows: all of them at once would leave memory idle.
+// Compensated totals of a task of more than plain_rows rows, behind its partial rows: high parts, then low parts.
+// Columns are added slice by slice, a slice after every few groups of rows: all of them at once would leave memory
+// idle.
 template <class V>
 class running_total {
   using A = typename V::value_type;

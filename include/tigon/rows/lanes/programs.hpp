@@ -128,8 +128,8 @@ struct extents_of_all {
   std::size_t cols;
 };
 
-// An output that needs no reduction is stored by the first pass where the plan says so, otherwise by the map. Declared: a
-// reduction that may share a loop with the map, as in reduce_and_map.
+// An output that needs no reduction is stored by the first pass where the plan says so, otherwise by the map. Declared:
+// a reduction that may share a loop with the map, as in reduce_and_map.
 template <class B, bool Declared, class Bound, class... X, class... M, class... Y, class T, class... G>
 void reduce_map_direct(context& ctx, const Bound& bound, reads<X...> in, map_reads<M...> more, writes<Y...> out,
                        reduce_writes<matrix_view<T>> direct, adds_to<G...> gradients, extents_of_all of) {

@@ -101,8 +101,9 @@ class row_worker {
     std::apply([&](auto... x) TIGON_LAMBDA { (void)write<0>(out, f, x...); }, in.x);
   }
 
-  /// Map and sum in one pass: f returns a pack whose first vectors go to the outputs and whose others are summed. Returns
-  /// the sum, or an array of them. Of the last so many the maximum is taken, in which a NaN may or may not be seen.
+  /// Map and sum in one pass: f returns a pack whose first vectors go to the outputs and whose others are summed.
+  /// Returns the sum, or an array of them. Of the last so many the maximum is taken, in which a NaN may or may not be
+  /// seen.
   template <std::size_t Maxima = 0, class... X, class... Y, class F>
   TIGON_INLINE auto map_sum(reads<X...> in, writes<Y...> out, F f) const {
     return std::apply(
@@ -247,8 +248,9 @@ class row_worker {
 
 namespace detail {
 
-// Tasks are a multiple of 128 where there are rows enough, so that 16 workers, or 64, have equal shares: of task_elements
-// at most, and not so few that the change from one to the next, and the groups of rows that end there, cost.
+// Tasks are a multiple of 128 where there are rows enough, so that 16 workers, or 64, have equal shares: of
+// task_elements at most, and not so few that the change from one to the next, and the groups of rows that end there,
+// cost.
 inline constexpr std::size_t balanced_tasks = 128, least_task_elements = 8192, least_task_rows = 8;
 template <class B>
 constexpr std::size_t rows_per_task(std::size_t rows, std::size_t cols) {

@@ -1,6 +1,6 @@
-// How row kernels are scheduled: a shape says what a pass over rows reads, writes and sums, and four functions make of it,
-// and of a core (backend/cores.hpp), the order in which memory is read and written: plan_operand, plan_reduce, plan_map and
-// plan_program. No rule changes a result. Measured: docs/lab/findings.md.
+// How row kernels are scheduled: a shape says what a pass over rows reads, writes and sums, and four functions make of
+// it, and of a core (backend/cores.hpp), the order in which memory is read and written: plan_operand, plan_reduce,
+// plan_map and plan_program. No rule changes a result. Measured: docs/lab/findings.md.
 //
 //   pass       a loop over the columns of a row: a reduction, or a map that writes
 //   program    rows that are reduced, if need be, and mapped; with sums over the rows (parameter gradients) or without
@@ -98,8 +98,8 @@ constexpr reduce_plan plan_reduce(core cpu, row_shape s) {
   reduce_plan p;
   // Memory is read while it is written: every reduction prefetches the next rows.
   p.prefetches = interleaved && vectorised;
-  // Elsewhere those over two or three matrices, if their rows fit into the cache together: a single matrix is left to the
-  // hardware prefetcher.
+  // Elsewhere those over two or three matrices, if their rows fit into the cache together: a single matrix is left to
+  // the hardware prefetcher.
   p.may_prefetch = !interleaved && (s.matrices == 2 || s.matrices == 3) && vectorised;
   // More matrices than the hardware prefetcher follows: beside the loads, not a row ahead.
   p.prefetches_far = s.matrices > 3 && vectorised;
@@ -130,7 +130,8 @@ constexpr program_plan plan_program(core cpu, row_shape s) {
   // and sums in one loop and not in another, and a row's bits would depend on its place.
   p.order = lookahead && !(reduced && vectorised) ? row_order::reduce_then_map : cpu.order;
   p.rows = [&]() -> std::size_t {
-    // A map that is a function of a row, or has several outputs, takes one at a time; so do single numbers, and lookahead.
+    // A map that is a function of a row, or has several outputs, takes one at a time; so do single numbers, and
+    // lookahead.
     if (s.outputs != 1 || !vectorised || lookahead) return 1;
     // Nothing that rows could share, neither sums nor vectors, or too many streams for what they share.
     if (s.sums == 0 && (s.vectors == 0 || s.matrices > 1)) return 1;
@@ -183,7 +184,8 @@ constexpr auto plan_for(core cpu, row_shape s) {
 
 namespace simd {
 inline namespace TIGON_ABI {
-/// The plan that the loops of a backend read. One that wants to see the shapes specialises it (tigon_info, noted_plans.hpp).
+/// The plan that the loops of a backend read. One that wants to see the shapes specialises it (tigon_info,
+/// noted_plans.hpp).
 template <class B, row_shape Shape>
 inline constexpr auto plan_of = plan_for<Shape.pass>(B::row.cpu, Shape);
 

@@ -22,7 +22,8 @@ using rows::bound_program, rows::direct_and_map, rows::direct_and_reduce, rows::
 using rows::first_element, rows::first_extents, rows::group, rows::has_rows_in_f64, rows::has_state, rows::prepares;
 using rows::map_if_in_f64, rows::vec_of, rows::vec_of_elements;
 
-// What a loop reads: load(j, more, ignore) is a vector at column j + more, `more` within the vectors of one unrolled step.
+// What a loop reads: load(j, more, ignore) is a vector at column j + more, `more` within the vectors of one unrolled
+// step.
 template <class T, bool Matrix>
 struct row_source {
   using element_type = std::remove_const_t<T>;
@@ -35,8 +36,8 @@ struct row_source {
     return simd::load<V>(p + j + more, ignore);
   }
   TIGON_INLINE const void* begin() const { return p; }
-  // Prefetches column j + More of the next row into the cache of that level, once for every cache line. Without a branch:
-  // where there is no next row, it prefetches this one.
+  // Prefetches column j + More of the next row into the cache of that level, once for every cache line. Without a
+  // branch: where there is no next row, it prefetches this one.
   template <std::size_t More, int Level>
   TIGON_INLINE void prefetch(std::size_t j) const {
     if constexpr (Matrix && begins_line<More>) __builtin_prefetch(p + next + j + More, 0, 4 - Level);
@@ -117,8 +118,9 @@ struct f64_source : Source {
   using element_type = double;
 };
 
-// Where a worker is: its row and its first column; how many matrices it reads, which share the caches with the rows that
-// come next; how many rows further down these are; whether hardware does not see them, because rows are read out of order.
+// Where a worker is: its row and its first column; how many matrices it reads, which share the caches with the rows
+// that come next; how many rows further down these are; whether hardware does not see them, because rows are read out
+// of order.
 struct place {
   std::size_t row, column, matrices = 1, ahead = 1;
   bool leads = false;

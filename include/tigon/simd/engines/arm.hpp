@@ -1,5 +1,5 @@
-// What the engines share on 64-bit ARM below their libraries: 16-bit storage, by the CPU's conversions where the flags have
-// them. Nothing here is used on other architectures.
+// What the engines share on 64-bit ARM below their libraries: 16-bit storage, by the CPU's conversions where the flags
+// have them. Nothing here is used on other architectures.
 #ifndef TIGON_SIMD_ENGINES_ARM_HPP
 #define TIGON_SIMD_ENGINES_ARM_HPP
 

@@ -26,7 +26,8 @@ TIGON_INLINE V reciprocal_estimate(V v) {
     return V(1) / v;
 }
 
-// a b less its rounding, from the halves of a and b (Dekker, Veltkamp), where nothing is fused. |a| and |b| below 2^100.
+// a b less its rounding, from the halves of a and b (Dekker, Veltkamp), where nothing is fused. |a| and |b| below
+// 2^100.
 template <class V>
 TIGON_INLINE V lost_by_product(V a, V b) {
   constexpr double by = sizeof(typename V::value_type) == 4 ? 0x1p12 + 1 : 0x1p27 + 1;
@@ -38,8 +39,8 @@ TIGON_INLINE V lost_by_product(V a, V b) {
   return ((ah * bh - a * b) + ah * bl + al * bh) + al * bl;
 }
 
-// c + a b and c - a b, as exact as fused, where c cancels nearly all of the product: then the first sum is exact. Only x86
-// has CPUs without fused operations; elsewhere compilers may fuse the parts of a product themselves.
+// c + a b and c - a b, as exact as fused, where c cancels nearly all of the product: then the first sum is exact. Only
+// x86 has CPUs without fused operations; elsewhere compilers may fuse the parts of a product themselves.
 template <class V>
 TIGON_INLINE V fma_near(V a, V b, V c) {
 #if defined(__x86_64__) && !defined(__FMA__)

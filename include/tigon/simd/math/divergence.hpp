@@ -1,6 +1,7 @@
 // Divergences of two distributions, one element at a time, from log Q (student) and log P (teacher).
 //
-//   simd::with_divergence<A>(beta, [&](auto divergence) {  // jensen_shannon, its form for 1/2, or a plain KL at 0 and 1
+//   // jensen_shannon, its form for 1/2, or a plain KL at 0 and 1
+//   simd::with_divergence<A>(beta, [&](auto divergence) {
 //     row.sum(reads(x, y), [=](auto log_q, auto log_p) { return divergence(log_q, log_p).value; });
 //   });
 //

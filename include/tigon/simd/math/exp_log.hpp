@@ -19,8 +19,8 @@ namespace tigon::simd {
 inline namespace TIGON_ABI {
 namespace detail {
 
-// The fractions of 2^(k / 32) for k = 0 to 31, each less the bits of k in the uppermost five places: what is added to an
-// exponent that is followed by k.
+// The fractions of 2^(k / 32) for k = 0 to 31, each less the bits of k in the uppermost five places: what is added to
+// an exponent that is followed by k.
 alignas(64) inline constexpr auto roots_less_index = [] {
   std::array<std::uint32_t, 32> bits{0x000000u, 0x02cd87u, 0x05aac3u, 0x08980fu, 0x0b95c2u, 0x0ea43au, 0x11c3d3u,
                                      0x14f4f0u, 0x1837f0u, 0x1b8d3au, 0x1ef532u, 0x227043u, 0x25fed7u, 0x29a15bu,

@@ -56,8 +56,8 @@ constexpr TIGON_INLINE auto tail_log2_q8() {
 constexpr TIGON_INLINE auto tail_slope() {
   return std::array{0x1.ffdc62p-1f, -0x1.9668a6p-1f, -0x1.4c2476p-1f, -0x1.895212p-4f, 0x1.dfe47p-7f, -0x1.e5f39p-11f};
 }
-// The tail and its slope of itself for 8 bits by pieces, which grow narrower from 0 to 5: cubics in t - 2.5, within 4.1e-4
-// of the one, 6.7e-5 of the other or of 0.05. The last piece, from 5.02 on, is 0. Linear programs, as above.
+// The tail and its slope of itself for 8 bits by pieces, which grow narrower from 0 to 5: cubics in t - 2.5, within
+// 4.1e-4 of the one, 6.7e-5 of the other or of 0.05. The last piece, from 5.02 on, is 0. Linear programs, as above.
 inline constexpr float tail_end = 0x1.4676fap+2f;
 template <class V, class A>
 TIGON_INLINE V by_tail_pieces(V t, const A (&pieces)[4][16]) {
@@ -90,8 +90,8 @@ alignas(64) inline constexpr float tail_slope_pieces[4][16] = {
     {-0x1.70de46p-4f, -0x1.c8387p-5f, -0x1.fd62f4p-6f, -0x1.3bd964p-6f, -0x1.a7b942p-7f, -0x1.3563b2p-7f,
      -0x1.b68a44p-8f, -0x1.4d994cp-8f, -0x1.044196p-8f, -0x1.9eabe4p-9f, -0x1.5029p-9f, -0x1.14bd7cp-9f,
      -0x1.cd8d78p-10f, -0x1.85551ep-10f, -0x1.4ab0bep-10f, 0}};
-// P(-t) e^(t^2 / 2), Mills' ratio but for a factor, is p(t) / q(t), where q goes on with t^5, within 1.5e-8 of itself for
-// t <= 13.3. Linear programs, too.
+// P(-t) e^(t^2 / 2), Mills' ratio but for a factor, is p(t) / q(t), where q goes on with t^5, within 1.5e-8 of itself
+// for t <= 13.3. Linear programs, too.
 constexpr TIGON_INLINE auto mills_p() {
   return std::array{0x1.8d0b34p+5f, 0x1.59f29p+5f, 0x1.1fe8f4p+4f, 0x1.fbeb6cp+1f, 0x1.9885dp-2f};
 }
@@ -128,9 +128,9 @@ TIGON_INLINE tail_parts<V> normal_tail(V a) {
   else
     return {t, detail::exp2_of_parts(power, f)};
 }
-/// The same, and the slope of gelu at -t, P(-t) - t p(t), where p is the density, from which P(-t) is made here. Error of
-/// P(-t): 1e-6 of itself for t <= 5; of the slope: 1.3e-7. With Bits = 8, P(-t) as above and 7.2e-4 of the slope or of
-/// P(-t) / 20.
+/// The same, and the slope of gelu at -t, P(-t) - t p(t), where p is the density, from which P(-t) is made here. Error
+/// of P(-t): 1e-6 of itself for t <= 5; of the slope: 1.3e-7. With Bits = 8, P(-t) as above and 7.2e-4 of the slope or
+/// of P(-t) / 20.
 template <class V>
 struct tail_and_slope {
   V t, tail, slope;

@@ -162,8 +162,8 @@ TIGON_INLINE V monic_polynomial(V x, const std::array<A, N>& c) {
   return p;
 }
 
-// The first in pairs, c[0] + c[1] x + x^2 (c[2] + c[3] x + ...): one product more in a chain half as long, for functions
-// that are little more than the polynomial.
+// The first in pairs, c[0] + c[1] x + x^2 (c[2] + c[3] x + ...): one product more in a chain half as long, for
+// functions that are little more than the polynomial.
 template <class V, class A, std::size_t N>
 TIGON_INLINE V polynomial_in_pairs(V x, const std::array<A, N>& c) {
   static_assert(N % 2 == 0);

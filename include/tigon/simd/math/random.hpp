@@ -61,7 +61,8 @@ struct random_key {
   std::uint32_t first, second;
 };
 
-/// The output function of splitmix64 (Steele, Lea, Flood 2014): a bijection, every bit of which depends on every bit of x.
+/// The output function of splitmix64 (Steele, Lea, Flood 2014): a bijection, every bit of which depends on every bit of
+/// x.
 constexpr TIGON_INLINE std::uint64_t mixed_bits(std::uint64_t x) {
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
   x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;

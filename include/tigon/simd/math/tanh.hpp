@@ -68,8 +68,8 @@ struct scaled_tanh {
 };
 
 /// The same for results that are rounded to 8 bits and alpha of usual size: v (c + a / (v^2 + b) + d / (v^2 + e)), by
-/// fewer operations than a quotient. No term is negative, so estimates of reciprocals serve. Error: 1.2e-4 of the result,
-/// of which the coefficients leave 5e-5; 1 from |alpha v| = 4.96 on.
+/// fewer operations than a quotient. No term is negative, so estimates of reciprocals serve. Error: 1.2e-4 of the
+/// result, of which the coefficients leave 5e-5; 1 from |alpha v| = 4.96 on.
 template <class V>
 struct relaxed_tanh {
   using A = typename V::value_type;
@@ -83,8 +83,8 @@ struct relaxed_tanh {
         b(static_cast<A>(2.47696806 / (alpha * alpha))),
         d(static_cast<A>(4.18108052 / alpha)),
         e(static_cast<A>(31.3988564 / (alpha * alpha))) {
-    // c is 0.05245 alpha, less what the estimates are off at the limit. Where no c makes 1 of it, the next number is the
-    // limit; there is one well before 5.
+    // c is 0.05245 alpha, less what the estimates are off at the limit. Where no c makes 1 of it, the next number is
+    // the limit; there is one well before 5.
     const auto at_limit = [&](A factor, A shift) {
       return static_cast<double>(factor) * max_lanes(inverse(V(limit), shift));
     };

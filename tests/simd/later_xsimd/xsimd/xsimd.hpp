@@ -1,6 +1,6 @@
-// A stand-in for later versions of xsimd, made of xsimd 8: hadd is reduce_add (from 9 on) and adds in another order (10),
-// bitwise_cast is told the type of a number, not of a batch (11), and where one operand is a NaN, min and max keep the
-// first. The old names are gone.
+// A stand-in for later versions of xsimd, made of xsimd 8: hadd is reduce_add (from 9 on) and adds in another order
+// (10), bitwise_cast is told the type of a number, not of a batch (11), and where one operand is a NaN, min and max
+// keep the first. The old names are gone.
 #pragma GCC system_header  // which may have include_next
 #include <xsimd/config/xsimd_config.hpp>
 

@@ -105,8 +105,8 @@ class program_sums {
 /// its whole length; write(core, values, tiles...) works on the present block of columns. `sum` and `write` are given
 /// a tile of each partial row of a parameter gradient first, and then those of the operands. Where rows have several
 /// blocks of columns, some rows share the visit to a block, so that partial rows and weights are copied more rarely.
-/// If it has a member `rest`, write.rest(core, values, flush, sums...) is called behind all blocks, where flush() brings the
-/// partial rows to the memory that `sums` are.
+/// If it has a member `rest`, write.rest(core, values, flush, sums...) is called behind all blocks, where flush()
+/// brings the partial rows to the memory that `sums` are.
 /// Programs of more than simd::plain_rows rows keep compensated totals behind their partial rows.
 template <class Plan, class S, class Sum, class Write, class... W, class... Operand>
 void for_row_blocks_with_partials(context& ctx, std::size_t rows, std::size_t cols, cut by, Sum sum, Write write,

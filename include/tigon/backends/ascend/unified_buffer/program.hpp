@@ -133,8 +133,8 @@ struct program_on_tiles {
   }
 
   /// The outputs of the present rows in the present block of columns. `Direct` of the outputs need no reduction; the
-  /// partial rows of parameter gradients, if there are any, are the last tiles. Rows in f64 are computed here if they are in
-  /// the buffer as a whole, with the numbers that `bound` has of them, and otherwise left alone.
+  /// partial rows of parameter gradients, if there are any, are the last tiles. Rows in f64 are computed here if they
+  /// are in the buffer as a whole, with the numbers that `bound` has of them, and otherwise left alone.
   template <bool Direct, std::size_t K, class Core, class Bound, class... Tile>
   TIGON_INLINE void map(Core& core, const of_row* rows, const Bound& bound, const std::tuple<Tile&...>& tiles) const {
     constexpr std::size_t Y = sizeof...(Tile) - X - M - N - S - K;

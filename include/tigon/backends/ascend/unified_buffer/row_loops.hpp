@@ -121,8 +121,8 @@ struct block_of_operand<constant<A>> {
   using input = constant<A>;
 };
 
-/// One row, or a part of one, as simd::row_worker is. With whole blocks, all of the block in which a part lies is copied
-/// in, and stays for the other parts.
+/// One row, or a part of one, as simd::row_worker is. With whole blocks, all of the block in which a part lies is
+/// copied in, and stays for the other parts.
 template <class Plan, bool WholeBlocks = false>
 class row_on_tiles {
   using B = typename Plan::backend;

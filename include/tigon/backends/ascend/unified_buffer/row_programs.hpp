@@ -40,7 +40,8 @@ struct program_outputs {
 template <class Direct, class Out, class Kept>
 program_outputs(Direct, Out, Kept) -> program_outputs<Direct, Out, Kept>;
 
-/// The map of a block of a program, and what computes those rows in f64 that are not in the buffer as a whole, on lanes.
+/// The map of a block of a program, and what computes those rows in f64 that are not in the buffer as a whole, on
+/// lanes.
 template <class Map, class Rest>
 struct block_map : Map {
   Rest rest;
