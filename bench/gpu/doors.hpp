@@ -1,4 +1,5 @@
-// Doors of backend cuda in bf16 as functions of C, which peers.py calls with pointers of PyTorch.
+// Doors of backend cuda as functions of C, which peers.py calls with pointers of PyTorch: in bf16, or in TIGON_BENCH_TYPE, for
+// .ci/cuda, which compiles them in f32 as well.
 #ifndef TIGON_BENCH_GPU_DOORS_HPP
 #define TIGON_BENCH_GPU_DOORS_HPP
 
@@ -9,7 +10,10 @@
 
 #define TIGON_BENCH_DOOR extern "C" __attribute__((visibility("default")))
 
-using T = tigon::bfloat16;
+#if !defined(TIGON_BENCH_TYPE)
+#define TIGON_BENCH_TYPE tigon::bfloat16
+#endif
+using T = TIGON_BENCH_TYPE;
 using B = tigon::backends::cuda;
 using std::size_t;
 
