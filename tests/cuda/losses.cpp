@@ -167,9 +167,10 @@ TEST(cuda_losses, sums_of_dw_take_half_the_memory) {
   };
   EXPECT_EQ(bytes(parameters::trained) - bytes(parameters::overwritten), in_dw * hidden * sizeof(float));
 
+  const std::span memory(static_cast<std::byte*>(device_memory::instance().take(bytes(parameters::trained))),
+                         bytes(parameters::trained));
   const auto call = [&](const numbers<bfloat16>& to, parameters of) {
-    const std::size_t n = bytes(of);
-    workspace scratch(std::span(static_cast<std::byte*>(device_memory::instance().take(n)), n));
+    workspace scratch(memory.first(bytes(of)));
     context ctx(serial(), scratch, gpu::queue(nullptr));
     ctx.logit_rows(8);
     const linear_gradients<bfloat16> gradients{{}, to.matrix(), {}};
@@ -179,9 +180,7 @@ TEST(cuda_losses, sums_of_dw_take_half_the_memory) {
     ctx.wait();
   };
   call(dw, parameters::overwritten), call(apart, parameters::trained);
-  for (std::size_t i = 0; i < vocab; ++i)
-    for (std::size_t j = 0; j < hidden; ++j)
-      ASSERT_EQ(dw.matrix().row(i)[j].bits, apart.matrix().row(i)[j].bits) << i << ", " << j;
+  EXPECT_LT(distance(dw.all(), apart.all()), bound<bfloat16>);
   EXPECT_TRUE(dw.is_alone() && apart.is_alone());
 }
 TEST(cuda_losses, ignored_rows_that_are_not_finite) {

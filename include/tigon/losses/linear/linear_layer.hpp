@@ -108,9 +108,9 @@ struct linear_gradients {
   matrix_view<weight_gradient_t<T>> dw{};   ///< [vocab, hidden]
   std::span<weight_gradient_t<T>> dbias{};  ///< [vocab]
   gradient mode = gradient::overwrite;      ///< of dw and dbias
-  bool any() const { return dx.data != nullptr || detail::trains(of_weights()); }
+  constexpr bool any() const { return dx.data != nullptr || detail::trains(of_weights()); }
   /// For the workspace of a call.
-  parameters of_weights() const {
+  constexpr parameters of_weights() const {
     if (dw.data == nullptr && dbias.data() == nullptr) return parameters::frozen;
     const bool without_gaps = dw.rows <= 1 || dw.row_stride == dw.cols;
     return mode == gradient::overwrite && without_gaps && reinterpret_cast<std::uintptr_t>(dw.data) % 16 == 0
