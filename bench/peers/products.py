@@ -17,8 +17,6 @@ import subprocess
 import tempfile
 import time
 
-import torch
-
 HIDDEN = {256: (704, 512), 576: (1536, 960), 768: (2048, 1280)}  # intermediate; query, key and value together
 TOKENS = 1024
 
@@ -35,6 +33,8 @@ def shapes():
 
 def of_pytorch(variant, m, n, k, budget):
     """Milliseconds, the median."""
+    import torch
+
     a = torch.randn(k, m).t() if variant == "tn" else torch.randn(m, k)
     b = torch.randn(n, k).t() if variant == "nt" else torch.randn(k, n)
     c, times = a @ b, []
@@ -46,14 +46,18 @@ def of_pytorch(variant, m, n, k, budget):
     return 1e3 * statistics.median(times)
 
 
-def of_tigon(program, variant, m, n, k, budget):
-    """Milliseconds, and the fraction of the peak."""
+def measured_by(program, *options):
+    """tigon_bench's milliseconds of one case, and its fraction of the peak."""
     with tempfile.TemporaryDirectory() as folder:
-        path = pathlib.Path(folder) / "gemm.csv"
-        subprocess.run([program, "--op", "gemm", "--variant", variant, "--backend", "highway", "--shape", f"{m}x{n}x{k}",
-                        "--csv", path, "--budget", str(budget)], stdout=subprocess.DEVNULL, check=True)
+        path = pathlib.Path(folder) / "case.csv"
+        subprocess.run([program, "--backend", "highway", "--csv", path, *options], stdout=subprocess.DEVNULL, check=True)
         row = next(r for r in csv.DictReader(open(path)) if r["metric_name"] == "speed")
     return float(row["y_value_50"]), float(row["fraction_of_limit"])
+
+
+def of_tigon(program, variant, m, n, k, budget, dtype="f32"):
+    return measured_by(program, "--op", "gemm", "--variant", variant, "--dtype", dtype, "--shape", f"{m}x{n}x{k}",
+                       "--budget", str(budget))
 
 
 def main():
@@ -62,6 +66,8 @@ def main():
     p.add_argument("--budget", type=float, default=0.1, help="seconds of a measurement")
     p.add_argument("--rounds", type=int, default=2)
     o = p.parse_args()
+    import torch
+
     torch.set_num_threads(1)
     measured = {}
     print(f"{'':3} {'m x n x k':16} {'PyTorch ms':>10} {'tigon ms':>10} {'ratio':>6} {'of peak':>8}")
