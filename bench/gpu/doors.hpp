@@ -1,5 +1,5 @@
-// Doors of backend cuda as functions of C, which peers.py calls with pointers of PyTorch: in bf16, or in TIGON_BENCH_TYPE, for
-// .ci/cuda, which compiles them in f32 as well.
+// Doors of backend cuda as functions of C, which peers.py calls with pointers of PyTorch: in bf16, or in
+// TIGON_BENCH_TYPE, for .ci/cuda, which compiles them in f32 as well.
 #ifndef TIGON_BENCH_GPU_DOORS_HPP
 #define TIGON_BENCH_GPU_DOORS_HPP
 

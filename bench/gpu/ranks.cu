@@ -1,5 +1,5 @@
-// Losses whose classes are split over ranks, as one rank has them: what they cost beside the losses of losses.cu. Several GPUs:
-// tools/gpu_ranks.cu.
+// Losses whose classes are split over ranks, as one rank has them: what they cost beside the losses of losses.cu.
+// Several GPUs: tools/gpu_ranks.cu.
 #include "doors.hpp"
 // Behind it: it says how these are compiled.
 #include <tigon/losses/vocab_parallel_cross_entropy.hpp>

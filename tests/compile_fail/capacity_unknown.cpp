@@ -1,6 +1,5 @@
 // A query that is answered only when the program runs cuts no tile: with it a constant is needed, or a setting.
-// expect: tigon: the memory of this chip for tiles is not known: state tile_capacity_bits in the backend or a constexpr
-// query_tile_capacity_bits(), or compile with -DTIGON_TILE_CAPACITY_BITS=<bits>
+// expect: tigon: the memory of this chip for tiles is not known: state tile_capacity_bits in the backend or a constexpr query_tile_capacity_bits(), or compile with -DTIGON_TILE_CAPACITY_BITS=<bits>
 #include <tigon/backend/capacity.hpp>
 #include <tigon/backends/generic/backend.hpp>
 

@@ -1,6 +1,5 @@
 // The same of cores.
-// expect: tigon: the number of cores of this chip is not known: state vector_cores in the backend or a constexpr
-// query_vector_cores(), or compile with -DTIGON_VECTOR_CORES=<number>
+// expect: tigon: the number of cores of this chip is not known: state vector_cores in the backend or a constexpr query_vector_cores(), or compile with -DTIGON_VECTOR_CORES=<number>
 #include <tigon/backend/capacity.hpp>
 #include <tigon/backends/generic/backend.hpp>
 

@@ -1,6 +1,6 @@
 // A door of a device that has no kernel for the operator, and does not list it as one of row programs alone.
-// expect: tigon: the kernel of this operator is written for memory that the host reads, and that of the chosen backend
-// is flags: -DTIGON_BACKEND=generic
+// expect: tigon: the kernel of this operator is written for memory that the host reads, and that of the chosen backend is
+// flags: -DTIGON_BACKEND=generic
 #include <tigon/ops/rms_norm.hpp>
 
 struct acme : tigon::backends::generic {

@@ -1,5 +1,5 @@
-// A kernel that is written row by row, on a device whose driver has programs alone: it would loop over data on the
-// host. expect: tigon: this kernel loops over data on the host, and the memory of this backend is elsewhere
+// A kernel that is written row by row, on a device whose driver has programs alone: it would loop over data on the host.
+// expect: tigon: this kernel loops over data on the host, and the memory of this backend is elsewhere
 // flags: -DTIGON_BACKEND=generic
 #include <tigon/ops/rms_norm.hpp>
 

@@ -1,5 +1,4 @@
-// expect: tigon: a column-major matrix has no rows of adjacent elements; declare it Eigen::RowMajor, or view its
-// transpose by transposed_from_eigen
+// expect: tigon: a column-major matrix has no rows of adjacent elements; declare it Eigen::RowMajor, or view its transpose by transposed_from_eigen
 #include <tigon/interop/eigen.hpp>
 
 #ifdef SHOULD_NOT_COMPILE

@@ -1,5 +1,4 @@
-// expect: tigon: a matrix of Eigen is viewed as float, double, tigon::bfloat16, tigon::float16 or integers; Eigen::half
-// and Eigen::bfloat16 are other types
+// expect: tigon: a matrix of Eigen is viewed as float, double, tigon::bfloat16, tigon::float16 or integers; Eigen::half and Eigen::bfloat16 are other types
 #include <tigon/interop/eigen.hpp>
 
 #ifdef SHOULD_NOT_COMPILE

@@ -1,5 +1,4 @@
-// expect: tigon: the transpose of a row-major matrix has no rows of adjacent elements; view the matrix itself by
-// matrix_from_eigen
+// expect: tigon: the transpose of a row-major matrix has no rows of adjacent elements; view the matrix itself by matrix_from_eigen
 #include <tigon/interop/eigen.hpp>
 
 #ifndef SHOULD_NOT_COMPILE

@@ -1,5 +1,5 @@
-// expect: tigon: the matrices of a layer and of gradients are views; expected tigon::matrix_view(data, rows, cols), not
-// a std::vector or another range in their place flags: -DTIGON_BACKEND=generic
+// expect: tigon: the matrices of a layer and of gradients are views; expected tigon::matrix_view(data, rows, cols), not a std::vector or another range in their place
+// flags: -DTIGON_BACKEND=generic
 #include <tigon/losses/linear/linear_layer.hpp>
 #include <vector>
 

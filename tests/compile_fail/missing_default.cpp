@@ -1,5 +1,5 @@
-// No backend is named, and the library of the default one is not installed: refused, with the package and the other
-// ways. Nothing takes its place unless it is named.
+// No backend is named, and the library of the default one is not installed: refused, with the package and the other ways.
+// Nothing takes its place unless it is named.
 // hide: hwy
 // errors: 2
 // expect: tigon: the default backend needs <hwy/highway.h>; install libhwy-dev (vcpkg and Conan highway)

@@ -1,6 +1,6 @@
 // A choice whose backend nobody has defined.
-// expect: tigon: a mix takes an operator from a backend that is not defined here: include its header, or name it in
-// TIGON_BACKEND_HEADER flags: -DTIGON_BACKEND=generic
+// expect: tigon: a mix takes an operator from a backend that is not defined here: include its header, or name it in TIGON_BACKEND_HEADER
+// flags: -DTIGON_BACKEND=generic
 #ifdef SHOULD_NOT_COMPILE
 #define TIGON_BACKEND_OF_softmax turbo
 #else

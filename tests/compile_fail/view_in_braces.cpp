@@ -1,7 +1,7 @@
-// expect: tigon: rms_norm_forward does not take these arguments; expected those of its contract, matrices by their
-// names, such as tigon::matrix_view(data, rows, cols): outputs in braces have no element type expect: tigon:
-// rms_norm_backward does not take these arguments; expected those of its contract expect: tigon: softmax_forward does
-// not take these arguments; expected those of its contract errors: 3
+// expect: tigon: rms_norm_forward does not take these arguments; expected those of its contract, matrices by their names, such as tigon::matrix_view(data, rows, cols): outputs in braces have no element type
+// expect: tigon: rms_norm_backward does not take these arguments; expected those of its contract
+// expect: tigon: softmax_forward does not take these arguments; expected those of its contract
+// errors: 3
 // flags: -DTIGON_BACKEND=generic
 #include <tigon/ops/rms_norm.hpp>
 #include <tigon/ops/softmax.hpp>

@@ -1,5 +1,5 @@
-// expect: tigon: matrix_view takes a pointer to the first element; expected tigon::matrix_view(v.data(), rows, cols),
-// not a list of elements, which nobody owns errors: 1
+// expect: tigon: matrix_view takes a pointer to the first element; expected tigon::matrix_view(v.data(), rows, cols), not a list of elements, which nobody owns
+// errors: 1
 #include <tigon/core/views.hpp>
 
 float use() {

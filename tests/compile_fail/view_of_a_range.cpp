@@ -1,5 +1,5 @@
-// expect: tigon: softmax_forward does not take these arguments; expected views, such as tigon::matrix_view(data, rows,
-// cols) for a matrix, not a std::vector or another range in their place flags: -DTIGON_BACKEND=generic
+// expect: tigon: softmax_forward does not take these arguments; expected views, such as tigon::matrix_view(data, rows, cols) for a matrix, not a std::vector or another range in their place
+// flags: -DTIGON_BACKEND=generic
 #include <tigon/ops/softmax.hpp>
 #include <vector>
 

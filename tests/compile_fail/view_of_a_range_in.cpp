@@ -1,5 +1,5 @@
-// expect: tigon: rms_norm_forward does not take these arguments; expected views, such as tigon::matrix_view(data, rows,
-// cols) for a matrix flags: -DTIGON_BACKEND=generic
+// expect: tigon: rms_norm_forward does not take these arguments; expected views, such as tigon::matrix_view(data, rows, cols) for a matrix
+// flags: -DTIGON_BACKEND=generic
 #include <tigon/ops/rms_norm.hpp>
 #include <vector>
 

@@ -1,6 +1,6 @@
 // An output in braces behind an input that has a name, and pointers in the place of views.
-// expect: tigon: softmax_forward does not take these arguments; expected those of its contract, matrices by their
-// names, such as tigon::matrix_view(data, rows, cols) expect: tigon: softmax_backward does not take these arguments
+// expect: tigon: softmax_forward does not take these arguments; expected those of its contract, matrices by their names, such as tigon::matrix_view(data, rows, cols)
+// expect: tigon: softmax_backward does not take these arguments
 // expect: tigon: rms_norm_forward does not take these arguments
 // expect: tigon: swiglu_forward does not take these arguments
 // errors: 4

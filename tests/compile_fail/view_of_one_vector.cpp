@@ -1,5 +1,5 @@
-// expect: tigon: matrix_view takes a pointer to the first element; expected tigon::matrix_view(v.data(), rows, cols),
-// not the vector or another range v itself errors: 1
+// expect: tigon: matrix_view takes a pointer to the first element; expected tigon::matrix_view(v.data(), rows, cols), not the vector or another range v itself
+// errors: 1
 #include <tigon/core/views.hpp>
 #include <type_traits>
 #include <vector>
