@@ -897,6 +897,49 @@ def test_linear_is_measured():
     assert report.replaced.get("linear", 0) == faster
 
 
+@pytest.mark.parametrize("least, faster, tigons", [(1, True, [1, 3, 20]), (2, True, [3, 20]), (16, True, [20]),
+                                                   (1, False, [1, 3]), (2, False, [3]), (16, False, [])])
+def test_linear_of_few_rows(monkeypatch, calls, least, faster, tigons):
+    """Numbers of rows at which layers are tigon's, by what was measured: of fewer than 16 rows, and of more."""
+    apply = sys.modules["tigon_torch.apply"]
+    monkeypatch.setattr(apply, "least_rows", lambda *shape: least)
+    monkeypatch.setattr(apply, "linear_is_faster", lambda *shape: faster)
+    model = build("llama").eval()
+    copied = patched(model, linear="auto")
+    layers = sum(type(m) is torch.nn.Linear for m in copied.modules())
+    for rows in (1, 3, 20):
+        calls.clear()
+        ids = torch.arange(rows)[None]
+        with torch.no_grad():
+            expected, actual = model(input_ids=ids).logits, copied(input_ids=ids).logits
+        assert calls.get("linear", 0) == (layers if rows in tigons else 0)
+        torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-5)
+    left = str(tigon_torch.apply(copied).left)
+    assert ("not faster here" in left) == (not faster) and ("but with fewer" in left) == (not faster and least < 16)
+
+
+def test_few_rows_are_measured(monkeypatch):
+    """A row alone first, then some."""
+    from tigon_torch.apply import measure
+
+    rows, slow = [], set()
+
+    def linear(x, weight):
+        if x.shape[0] not in rows[-1:]:
+            rows.append(x.shape[0])
+        time.sleep(2 * measure.CLEAR_SECONDS if x.shape[0] in slow else 0)
+        return torch.zeros(x.shape[0], weight.shape[0])
+
+    monkeypatch.setattr(measure, "WEIGHTS", 0)
+    monkeypatch.setattr(measure.F, "linear", linear)
+    monkeypatch.setattr(measure.ops, "linear", lambda x, weight: time.sleep(0.001))
+    for slow, expected, measured in (({1}, 1, [1]), ({4}, 2, [1, 4]), (set(), 16, [1, 4])):
+        rows.clear(), measure._times_of_few.cache_clear()
+        assert measure.least_rows(40, 24, torch.float32) == expected and rows == measured
+    measure._times_of_few.cache_clear()
+    assert measure.least_rows(40, 24, torch.float64) == 16
+
+
 def test_linear_is_measured_once_where_the_difference_is_clear(monkeypatch):
     """A product without instructions for its type takes seconds."""
     from tigon_torch.apply import measure

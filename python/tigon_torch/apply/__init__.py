@@ -28,7 +28,7 @@ from . import modules as _modules
 from . import products as _products
 from . import rotations as _rotations
 from .families import FAMILIES, Family, types_of
-from .measure import linear_is_faster
+from .measure import FEW, least_rows, linear_is_faster
 from .head import more_than_its_loss
 from .patch import Forward, Report, logger, put, restore
 from .sharded import refuse_partitioned
@@ -248,10 +248,18 @@ class _Applying:
             if type(layer) is not nn.Linear or min(layer.weight.shape) < 16 or not self.takes("linear"):
                 continue
             outputs, inputs = layer.weight.shape
-            if self.on["linear"] == "auto" and not linear_is_faster(inputs, outputs, layer.weight.dtype):
-                self.report.leave(f"linear {inputs} -> {outputs}, {str(layer.weight.dtype)[6:]}: not faster here")
+            if self.on["linear"] != "auto":
+                self.forward("linear", layer, _modules.linear_forward, FEW, None)
                 continue
-            self.forward("linear", layer, _modules.linear_forward)
+            shape = inputs, outputs, layer.weight.dtype
+            least, faster = least_rows(*shape), linear_is_faster(*shape)
+            if faster:
+                self.forward("linear", layer, _modules.linear_forward, least, None)
+                continue
+            but = "" if least == FEW else f", but with fewer than {FEW} rows"
+            self.report.leave(f"linear {inputs} -> {outputs}, {str(layer.weight.dtype)[6:]}: not faster here{but}")
+            if least != FEW and "forward" not in vars(layer):
+                put(layer, "forward", Forward(layer, _modules.linear_forward, least, FEW))
 
     def projections(self, attention) -> None:
         """Query, key and value on a GPU, whose products are PyTorch's: of one input (products.py)."""

@@ -208,11 +208,12 @@ def experts_forward(experts):
     return forward
 
 
-def linear_forward():
+def linear_forward(least: int, most: int | None):
+    """By tigon with at least so many rows, and fewer than `most`."""
     def forward(self, x):
-        # A few rows are a product of a matrix and a vector, which waits for the weights whoever computes it.
         rows = x.numel() // max(1, x.shape[-1])
-        if rows < 16 or not runs("linear", x) or x.dtype != self.weight.dtype or autocast_type(x) is not None:
+        measured = least <= rows and (most is None or rows < most)
+        if not measured or not runs("linear", x) or x.dtype != self.weight.dtype or autocast_type(x) is not None:
             return F.linear(x, self.weight, self.bias)
         return ops.linear(x, self.weight, self.bias)
 
