@@ -13,8 +13,7 @@ namespace tigon {
 namespace gpu {
 inline namespace TIGON_ABI {
 
-/// As many as the arguments of a kernel hold; how many a thread keeps its columns of; and of how many sums are made
-/// together.
+/// As many as the arguments of a kernel hold; of how many a thread keeps its columns; how many sums are made together.
 inline constexpr unsigned most_blocks = 192, kept_blocks = 8, blocks_at_once = 4;
 /// Matrices of one shape.
 template <class T>
