@@ -87,9 +87,8 @@ class student {
       const auto window = text_.train.subspan(batches_.below(text_.train.size() - o_.seq_len), o_.seq_len);
       ids_.insert(ids_.end(), window.begin(), window.end());
     }
-    const double divergence =
-        model_.learn({weights_, weights_}, model_.gradient(), ids_, teacher.teach({by.weights, by.weights}, ids_),
-                     {.beta = d_.beta, .temperature = d_.softmax_temperature});
+    const double divergence = model_.learn({weights_, weights_}, ids_, teacher.teach({by.weights, by.weights}, ids_),
+                                           {.beta = d_.beta, .temperature = d_.softmax_temperature});
     optimizer_.step(weights_, model_.gradient(), rate(), ctx_);
     ++step_;
     return divergence;

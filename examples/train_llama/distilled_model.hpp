@@ -22,10 +22,9 @@ class distilled_model : public fused_model<float> {
   }
 
   /// The divergence from the teacher for the same windows, and the gradient of every parameter.
-  double learn(weight_views<float> weights, std::span<float> gradient, std::span<const std::int32_t> ids,
+  double learn(weight_views<float> weights, std::span<const std::int32_t> ids,
                const tigon::linear_layer<float>& teacher, tigon::fused_linear_jsd_options options) {
     weights_ = weights;
-    gradient_ = gradient;
     const auto y = forward(ids);
     const auto dy = first(dy_, ids.size());
     float divergence = 0;

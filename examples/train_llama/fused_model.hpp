@@ -48,15 +48,9 @@ class llama_model {
     return last_loss();
   }
 
-  /// Memory for the gradient of every parameter, as the layout has it. Activations share it: what step() writes there
-  /// is lost with the next call of the model.
-  std::span<S> gradient() const { return memory_of_gradient_; }
-
   /// The same, and the gradient of every parameter.
-  double step(weight_views<T, S> weights, std::span<S> gradient, std::span<const std::int32_t> ids,
-              std::span<const std::int32_t> targets) {
+  double step(weight_views<T, S> weights, std::span<const std::int32_t> ids, std::span<const std::int32_t> targets) {
     weights_ = weights;
-    gradient_ = gradient;
     uncache();
     const auto dy = first(dy_, ids.size());
     {
@@ -67,6 +61,9 @@ class llama_model {
     backward(dy, ids);
     return last_loss();
   }
+
+  /// What step() made, as the layout has it. Activations share its memory: the next call of the model writes over it.
+  std::span<S> gradient() const { return gradient_; }
 
   /// What the last loss() or step() left out of its result though step() differentiates it: the routers' balance losses
   /// with their weight; 0 without experts.
@@ -97,9 +94,7 @@ class llama_model {
   void uncache() { cached_.clear(); }
 
   /// Most bytes of activations, temporaries and workspace so far, beyond those of a gradient.
-  std::size_t peak_bytes() const {
-    return arena_.bytes() - memory_of_gradient_.size_bytes() + ctx_.workspace().high_water();
-  }
+  std::size_t peak_bytes() const { return arena_.bytes() - gradient_.size_bytes() + ctx_.workspace().high_water(); }
 
  protected:
   /// Which experts a token chose, and with which weights.
@@ -138,7 +133,7 @@ class llama_model {
       const std::size_t before = layout_.tensors[layout_.layers[l].attention_norm].offset * sizeof(S);
       gradient = std::max(gradient, arena_.bytes() - std::min(arena_.bytes(), before));
     }
-    memory_of_gradient_ = {arena_.take_at<S>(gradient, layout_.total), layout_.total};
+    gradient_ = {arena_.take_at<S>(gradient, layout_.total), layout_.total};
     if (c_.experts != 0) droutes_ = make_routes(tokens);
     middle_ = arena_.matrix<T>(tokens, c_.hidden);
     middle_rstd_ = arena_.take<float>(tokens);
@@ -356,7 +351,7 @@ class llama_model {
   float *middle_rstd_ = nullptr, *last_rstd_ = nullptr, *loss_ = nullptr;
   list_for_kernels<std::int32_t> ids_, targets_;
   weight_views<T, S> weights_;
-  std::span<S> gradient_, memory_of_gradient_;
+  std::span<S> gradient_;
 };
 
 /// With a state in f32, whatever T is.

@@ -41,7 +41,8 @@ class plain_model {
         mlp_(do_, ctx),
         experts_(config, do_, mlp_, ctx),
         rotary_(seq_len, config.head_dim(), config.rope_theta),
-        mask_(pool_, seq_len, seq_len) {
+        mask_(pool_, seq_len, seq_len),
+        gradient_(layout.total) {
     for (std::size_t i = 0; i < seq_len; ++i)
       for (std::size_t j = 0; j < seq_len; ++j)
         mask_.view().row(i)[j] = j <= i ? 0.0f : -std::numeric_limits<float>::infinity();
@@ -55,16 +56,17 @@ class plain_model {
   }
 
   /// The same, and the gradient of every parameter.
-  double step(weight_views<T> weights, std::span<float> gradient, std::span<const std::int32_t> ids,
-              std::span<const std::int32_t> targets) {
+  double step(weight_views<T> weights, std::span<const std::int32_t> ids, std::span<const std::int32_t> targets) {
     weights_ = weights;
-    gradient_ = gradient;
     const auto y = forward(ids);
     const auto log_probs = do_.log_softmax(logits(y).view());
     const double out = nll(log_probs, targets);
     backward(dlogits(log_probs, targets), y, ids);
     return out;
   }
+
+  /// As fused_model's, in memory of its own.
+  std::span<float> gradient() { return gradient_; }
 
   /// As fused_model's.
   double balance_loss() const { return balance_loss_; }
@@ -112,7 +114,7 @@ class plain_model {
   vector<const float> norm_weight(std::size_t tensor) const {
     return {weights_.master.data() + layout_.tensors[tensor].offset, layout_.tensors[tensor].cols};
   }
-  matrix<float> grad(std::size_t tensor) const {
+  matrix<float> grad(std::size_t tensor) {
     const auto& t = layout_.tensors[tensor];
     return {gradient_.data() + t.offset, t.rows, t.cols};
   }
@@ -280,7 +282,7 @@ class plain_model {
   gated_weights<const T> mlp_weights(std::size_t l) const {
     return {weight(layout_.layers[l].gate_up), weight(layout_.layers[l].down), c_.intermediate};
   }
-  gated_weights<float> mlp_grads(std::size_t l) const {
+  gated_weights<float> mlp_grads(std::size_t l) {
     return {grad(layout_.layers[l].gate_up), grad(layout_.layers[l].down), c_.intermediate};
   }
   tensor<T> mlp(std::size_t l, layer_saved& s) {
@@ -396,7 +398,7 @@ class plain_model {
   rotary_tables rotary_;
   tensor<float> mask_;
   weight_views<T> weights_;
-  std::span<float> gradient_;
+  std::vector<float> gradient_;
   std::vector<layer_saved> layers_;
   norm_saved final_;
   double balance_loss_ = 0;

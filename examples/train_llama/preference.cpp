@@ -90,8 +90,7 @@ class learner {
     for (std::size_t& i : which) i = batches_.below(p_.pairs);
     const std::vector<float> reference = reference_of(train_, which);
     std::vector<float> logps(2 * which.size());
-    const double loss =
-        model_.learn({weights_, weights_}, model_.gradient(), train_.pairs.batch(which), reference, logps);
+    const double loss = model_.learn({weights_, weights_}, train_.pairs.batch(which), reference, logps);
     scores = scores_of(logps, reference);
     const float rate =
         cosine_rate(step_, o_.steps, o_.warmup, static_cast<float>(o_.lr), static_cast<float>(o_.min_lr));

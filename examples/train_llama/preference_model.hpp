@@ -49,10 +49,9 @@ class preference_model : public fused_model<float> {
 
   /// The loss, the gradient of every parameter and the log-probabilities. `reference` is what logps() gave for the
   /// starting policy, or empty.
-  double learn(weight_views<float> weights, std::span<float> gradient, const pair_batch& batch,
-               std::span<const float> reference, std::span<float> logps) {
+  double learn(weight_views<float> weights, const pair_batch& batch, std::span<const float> reference,
+               std::span<float> logps) {
     weights_ = weights;
-    gradient_ = gradient;
     const auto y = forward(batch.ids);
     const auto dy = first(dy_, batch.ids.size());
     const double loss = head_loss(y, batch, reference, logps, dy, grad(layout_.head));

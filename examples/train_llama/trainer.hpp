@@ -51,13 +51,9 @@ class trainer {
         batches_(options.seed + 1),
         profile_(timed),
         model_(config, layout, options.seq_len, windows_, ctx_, timed) {
-    const bool sums = windows_ != options.batch;
-    if (sums) gathered_.resize(comm.size() * gathered_block), sum_ = kernel_vector<S>(layout.total);
-    if constexpr (requires { model_.gradient(); }) {
-      gradient_ = model_.gradient();
-    } else {
-      memory_ = kernel_vector<S>(layout.total);
-      gradient_ = memory_;
+    if (windows_ != options.batch) {
+      gathered_.resize(comm.size() * gathered_block);
+      sum_ = kernel_vector<S>(layout.total);
     }
     if constexpr (!std::same_as<T, S>) rounded_ = kernel_vector<T>(layout.total);
     round_weights();
@@ -102,13 +98,13 @@ class trainer {
     double loss = 0;
     if (windows_ == o_.batch) {
       windows(0);
-      loss = model_.step(weights(), gradient_, ids_, targets_);
+      loss = model_.step(weights(), ids_, targets_);
     } else if constexpr (on_host) {
       std::ranges::fill(sum_, 0.0f);
       for (std::size_t first = 0; first < o_.batch; first += windows_ * comm_.size()) {
         windows(first + windows_ * comm_.rank());
-        loss = add_of_ranks(loss, model_.step(weights(), gradient_, ids_, targets_));
-        tigon::comm::reduce_in_rank_order<float>(comm_, gradient_, std::span(sum_), gathered_, std::plus<>());
+        loss = add_of_ranks(loss, model_.step(weights(), ids_, targets_));
+        tigon::comm::reduce_in_rank_order<float>(comm_, model_.gradient(), std::span(sum_), gathered_, std::plus<>());
       }
       const std::size_t passes = o_.batch / windows_;
       loss /= static_cast<double>(passes);
@@ -117,7 +113,8 @@ class trainer {
     {
       const auto of_optimizer = profile::part(profile_, "optimizer");
       const auto of_adamw = profile::call(profile_, "adamw", adamw_work());
-      optimizer_.step(master_, windows_ == o_.batch ? gradient_ : std::span(sum_), rate(), ctx_, std::span(rounded_));
+      optimizer_.step(master_, windows_ == o_.batch ? model_.gradient() : std::span(sum_), rate(), ctx_,
+                      std::span(rounded_));
     }
     ctx_.wait();
     ++step_;
@@ -230,9 +227,7 @@ class trainer {
   tigon::workspace workspace_;
   tigon::context ctx_;
   kernel_vector<S> master_;
-  kernel_vector<S> memory_;  ///< of gradient_ where the model has none for it
-  kernel_vector<S> sum_;     ///< of the gradients of micro-batches, where there are several
-  std::span<S> gradient_;    ///< of a micro-batch
+  kernel_vector<S> sum_;  ///< of the gradients of micro-batches, where there are several
   std::vector<float> gathered_;
   kernel_vector<T> rounded_;
   optimizer_in<S> optimizer_;

@@ -41,7 +41,7 @@ def _is_ours(hooks) -> bool:
 
 def instead_of(wanted: bool, result: torch.Tensor, make, *inputs: torch.Tensor):
     """While this context is open, operators that keep `result` keep make(*inputs) for later instead of its memory."""
-    if not wanted or not result.requires_grad or torch.compiler.is_compiling() or not result.is_contiguous():
+    if not wanted or torch.compiler.is_compiling() or not result.requires_grad or not result.is_contiguous():
         return contextlib.nullcontext()
     if _top_hooks is None or not _is_ours(_top_hooks(False)):
         return contextlib.nullcontext()
