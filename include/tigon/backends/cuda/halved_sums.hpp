@@ -27,7 +27,9 @@ class halved_sums {
   halved_sums(workspace::frame& frame, matrix_view<G> to)
       : to_(to),
         first_(reinterpret_cast<A*>(to.data), in_place(to.rows), to.cols),
-        other_(frame.template take<A>((to.rows - in_place(to.rows)) * to.cols), to.rows - in_place(to.rows), to.cols) {}
+        other_(nullptr, to.rows - first_.rows, to.cols) {
+    other_.data = frame.template take<A>(other_.rows * other_.cols);
+  }
   explicit operator bool() const { return to_.data != nullptr; }
 
   /// f(sums, row) for both parts: sums of the gradient's rows from `row` on.
@@ -44,7 +46,7 @@ class halved_sums {
     // be read.
     std::size_t done = std::min(n, scratch.size());
     round(first_.data, scratch.data(), done, ctx);
-    if (done != 0) tigon::detail::convert_matrix<B>(row_of<const G>(scratch.data(), done), row_of(to_.data, done), ctx);
+    round(scratch.data(), to_.data, done, ctx);
     while (done < n) {
       const std::size_t some = std::min(done, n - done);
       round(first_.data + done, to_.data + done, some, ctx);
@@ -61,12 +63,9 @@ class halved_sums {
     return rows / 2 / multiple * multiple;
   }
 
-  template <class T>
-  static matrix_view<T> row_of(T* data, std::size_t n) {
-    return {data, 1, n};
-  }
-  static void round(const A* from, G* to, std::size_t n, context& ctx) {
-    if (n != 0) tigon::detail::round_sums<B, A, G, A>(row_of(to, n), row_of(from, n), false, ctx);
+  template <class From>
+  static void round(const From* from, G* to, std::size_t n, context& ctx) {
+    if (n != 0) tigon::detail::convert_matrix<B>(matrix_view(from, 1, n), matrix_view(to, 1, n), ctx);
   }
 
   matrix_view<G> to_;
