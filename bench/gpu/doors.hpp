@@ -25,6 +25,7 @@ template <class E = T>
 std::span<E> vector(void* p, size_t n) {
   return {static_cast<E*>(p), n};
 }
+inline std::span<const std::int64_t> labels(void* p, size_t n) { return {static_cast<const std::int64_t*>(p), n}; }
 /// 0, or 1 and a sentence on stderr.
 template <class F>
 int call(F f) {

@@ -3,12 +3,6 @@
 #include <tigon/losses/cross_entropy.hpp>
 #include <tigon/losses/fused_linear_cross_entropy.hpp>
 
-namespace {
-std::span<const std::int64_t> labels(void* target, size_t rows) {
-  return {static_cast<const std::int64_t*>(target), rows};
-}
-}  // namespace
-
 TIGON_BENCH_DOOR int cross_entropy_forward(void* z, void* target, void* loss, void* dz, size_t r, size_t c) {
   return call([=](auto& ctx) {
     tigon::cross_entropy_forward<B>(matrix(z, r, c), labels(target, r), vector<float>(loss, 1), matrix(dz, r, c), {},

@@ -8,9 +8,7 @@
 
 namespace {
 using A = tigon::accumulator_t<T>;
-using ids = std::span<const std::int64_t>;
 
-ids labels(void* target, size_t rows) { return {static_cast<const std::int64_t*>(target), rows}; }
 tigon::linear_shard<T> all_classes(void* x, void* w, size_t rows, size_t hidden, size_t vocab) {
   return {{matrix(x, rows, hidden), matrix(w, vocab, hidden)}, {0, vocab}};
 }
