@@ -1,7 +1,7 @@
 #!/bin/sh
 # Products inside operators against gemm at the same shapes, and attention against its elementary steps: a table of
-# ratios, with the marks that they are held to.
-#   bench/marks.sh [PROGRAM] [more options of tigon_bench, such as --budget 0.2 or --threads 16]
+# ratios, each beside its target.
+#   bench/targets.sh [PROGRAM] [more options of tigon_bench, such as --budget 0.2 or --threads 16]
 # The environment names sizes: TOKENS HIDDEN VOCAB (losses), EXPERTS TOP_K INNER (moe), LENGTH (attention), DTYPE, and
 # CSV, where the rows go.
 set -eu
@@ -9,7 +9,7 @@ program=${1:-build/bench/bench/tigon_bench}
 [ $# -gt 0 ] && shift
 tokens=${TOKENS:-2048} hidden=${HIDDEN:-2048} vocab=${VOCAB:-32000}
 experts=${EXPERTS:-16} top_k=${TOP_K:-4} inner=${INNER:-768} length=${LENGTH:-4096} dtype=${DTYPE:-f32}
-csv=${CSV:-$(mktemp -d)/marks.csv}
+csv=${CSV:-$(mktemp -d)/targets.csv}
 pairs=$((tokens * top_k / experts))
 
 case_of() { "$program" --csv "$csv" --overwrite --dtype "$dtype" --backend highway "$@" > /dev/null; }
@@ -63,11 +63,11 @@ def gemm(variant, *shape):
     key = ('gemm', variant, 'forward', 'x'.join(map(str, shape)), 'highway')
     return (before[key][0] + after[key][0]) / 2
 
-def line(name, mode, own, other, ratio, mark):
-    verdict = '' if ratio != ratio else 'ok' if ratio >= mark else 'below'
-    print(f'{name:52} {mode:16} {own:12.3f} {other:12.3f} {ratio:8.3f} {mark:6.2f}  {verdict}')
+def line(name, mode, own, other, ratio, target):
+    verdict = '' if ratio != ratio else 'ok' if ratio >= target else 'below'
+    print(f'{name:52} {mode:16} {own:12.3f} {other:12.3f} {ratio:8.3f} {target:6.2f}  {verdict}')
 
-print(f'{"products":52} {"mode":16} {"ms":>12} {"gemm ms":>12} {"ratio":>8} {"mark":>6}')
+print(f'{"products":52} {"mode":16} {"ms":>12} {"gemm ms":>12} {"ratio":>8} {"target":>6}')
 one = 2e-6 * tokens * hidden * vocab  # operations of a product, in those that 1 GFLOP/s does in a millisecond
 times = [gemm('nt', tokens, vocab, hidden), gemm('nn', tokens, hidden, vocab), gemm('tn', vocab, hidden, tokens)]
 for (op, variant, mode, shape, provider), (ms, gflops, reason) in sorted(after.items()):
@@ -88,7 +88,7 @@ for (op, variant, mode, shape, provider), (ms, gflops, reason) in sorted(after.i
     if op == 'moe' and not reason:
         line(op, mode, ms, other[mode], other[mode] / ms, 0.85)
 
-print(f'\n{"attention":52} {"mode":16} {"ms":>12} {"plain ms":>12} {"ratio":>8} {"mark":>6}')
+print(f'\n{"attention":52} {"mode":16} {"ms":>12} {"plain ms":>12} {"ratio":>8} {"target":>6}')
 for (op, variant, mode, shape, provider), (ms, gflops, reason) in sorted(after.items()):
     if provider != 'highway' or (op, variant, mode, shape, 'plain') not in after:
         continue
