@@ -33,12 +33,14 @@ namespace tigon {
 ///            another argument; any layout.
 /// Throws     tigon::error: shape, stride, alias, argument (a number outside option_range), workspace, and index (in
 ///            every build) for a target outside [0, vocab) that is not ignore_index; before the first write.
-/// Edges      of ce as cross_entropy, of the divergence as tvd and jsd: no kept row: zeros. NaN or +inf in a row of
-///            logits, or logits of -inf alone: that row is NaN. -inf is a probability of 0; there, KL(P || Q) is inf
-///            where P is not 0. A gradient below the smallest normal f32 (f64) is written as 0.
+/// Edges      those of ce as cross_entropy, those of the divergence as tvd and jsd. Without a kept row all results are
+///            0. NaN or +inf in a row of logits, or logits of -inf alone: that row is NaN. -inf is a probability of 0;
+///            there, KL(P || Q) is inf where P is not 0. A gradient below the smallest normal f32 (f64) is written as
+///            0.
 /// Max error  each loss 1e-6 of |reference| + its root mean square where sums are f32; dlogits f32 2e-6, bf16 4e-3 of
-///            the same (tests/losses/cross_entropy_divergence_test.cpp). Where the terms of jsd's gradient cancel,
-///            dlogits' is of Q_j (|log Q_j| + |log P_j|) / temperature, with its weights, too (tests/fuzz/losses.cpp).
+///            the same (tests/losses/cross_entropy_divergence_test.cpp). Where the terms of jsd's gradient cancel, the
+///            error of dlogits is also relative to weight_divergence c Q_j (|log Q_j| + |log P_j|) / temperature
+///            (tests/fuzz/losses.cpp).
 ///
 /// ```cpp
 /// std::vector<float> logits(4 * 100, 0.5f), teacher(logits), dlogits(logits), loss(1);

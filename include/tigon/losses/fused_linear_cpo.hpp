@@ -6,11 +6,12 @@
 
 namespace tigon {
 
-/// Contrastive preference optimisation on pairs of sequences, without a reference:
+/// Contrastive preference optimisation on pairs of sequences, without a reference. With the sums c and r of the
+/// log-probabilities of the tokens of the chosen and of the rejected sequence (average_log_prob: means),
 ///
 ///   u = beta (c - r),   f = (1 - e) log(1 + e^-u) + e log(1 + e^u)          e = label_smoothing
 ///
-/// Everything else as preference_options has it. Xu et al., 2024.
+/// Everything else is as preference_options has it (losses/fused_linear_preference.hpp). Xu et al., 2024.
 ///
 /// ```cpp
 /// std::vector<float> x(4 * 16, 0.5f), w(100 * 16, 0.1f), dx(x), dw(w), loss(1);

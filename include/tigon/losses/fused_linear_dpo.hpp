@@ -7,11 +7,12 @@
 namespace tigon {
 
 /// Direct preference optimisation and its relatives on pairs of sequences. With xi = c - c0, nu = r - r0,
-/// u = beta (xi - nu), s = 1 / (1 + e^-x) and sp = log(1 + e^x):
+/// u = beta (xi - nu), s(x) = 1 / (1 + e^-x) and sp(x) = log(1 + e^x), where c and r are the log-probabilities of the
+/// chosen and of the rejected sequence, and c0 and r0 those of the reference:
 ///
 ///   sigmoid    (1 - e) sp(-u) + e sp(u)                    e = label_smoothing
 ///   hinge      max(0, 1 - u)
-///   exo_pair   KL of (s(u), s(-u)) from (1 - e, e)
+///   exo_pair   KL((s(u), s(-u)) || (1 - e, e))
 ///   nca_pair   sp(-beta xi) + sp(beta xi) / 2 + sp(beta nu) / 2
 ///   robust     ((1 - e) sp(-u) - e sp(u)) / (1 - 2 e)
 ///   bco_pair   sp(-beta xi) + sp(beta nu)
@@ -19,11 +20,11 @@ namespace tigon {
 ///   apo_zero   s(-beta xi) + s(beta nu)
 ///   apo_down   s(beta xi) + s(-u)
 ///   discopop   (1 - h) sp(-u) + h e^-u,   h = s(u / discopop_tau)
-///   ipo        (xi / tokens - nu / tokens - 1 / (2 beta))^2
+///   ipo        (xi / n_c - nu / n_r - 1 / (2 beta))^2      n_c, n_r: tokens of the chosen and the rejected sequence
 ///
-/// Everything else (shapes, memory, the nll) as preference_options has it; the derivatives are in
-/// docs/formulas/preference.md. Without a reference c0 = r0 = 0. label_smoothing is refused where the form above has no
-/// e. e^-u h is made in the exponent, and e^-u alone does not exceed the largest f32.
+/// Everything else (shapes, memory, the nll) is as preference_options has it (losses/fused_linear_preference.hpp); the
+/// derivatives are in docs/formulas/preference.md. Without a reference c0 = r0 = 0. label_smoothing is refused where
+/// the form above has no e. h e^-u is one exponential, and e^-u alone is at most the largest f32.
 ///
 /// ```cpp
 /// std::vector<float> x(4 * 16, 0.5f), w(100 * 16, 0.1f), dx(x), dw(w), loss(1);

@@ -11,10 +11,10 @@ namespace tigon {
 ///
 ///   loss = 1/n sum_i beta KL(P_i || M_i) + (1 - beta) KL(Q_i || M_i);   beta = 0: KL(P || Q),   beta = 1: KL(Q || P)
 ///
-/// The contract is that of fused_linear_distillation_options, but labels [rows] may be `absent` and of any value: a row
-/// counts if its label is not ignore_index. The loss is one number. Throws no index.
-/// Workspace: fused_linear_distillation_workspace. Max error as there
-/// (tests/losses/fused_linear_distillation_test.cpp).
+/// P, Q and M are those of fused_linear_jsd_distillation_options. All else, workspace and largest error included,
+/// is as fused_linear_distillation_options has it (losses/fused_linear_distillation.hpp), with these differences:
+/// labels [rows] may be `absent`, and have any value, as a row counts if its label is not ignore_index, and no
+/// error_code::index is thrown; the loss is one number (tests/losses/fused_linear_distillation_test.cpp).
 ///
 /// ```cpp
 /// std::vector<float> x(4 * 16, 0.5f), w(100 * 16, 0.1f), dx(x), dw(w), loss(1);

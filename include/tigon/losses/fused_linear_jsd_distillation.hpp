@@ -11,8 +11,8 @@ namespace tigon {
 ///
 ///   soft_i = beta KL(P || M) + (1 - beta) KL(Q || M);   beta = 0: KL(P || Q),   beta = 1: KL(Q || P)
 ///
-/// Everything else as fused_linear_distillation_options. Edges: soft is inf where KL(P || Q) or KL(Q || P) is; there is
-/// no factor temperature^2.
+/// Everything else is as fused_linear_distillation_options has it (losses/fused_linear_distillation.hpp). soft is
+/// infinite where beta is 0 and KL(P || Q) is, or beta is 1 and KL(Q || P) is. There is no factor temperature^2.
 ///
 /// ```cpp
 /// std::vector<float> x(4 * 16, 0.5f), w(100 * 16, 0.1f), dx(x), dw(w), loss(1);

@@ -8,10 +8,12 @@ namespace tigon {
 
 /// Kahneman-Tversky optimisation on sequences that are desirable (g = 1) or not (g = -1):
 ///
-///   u_b = beta g_b (s_b - s0_b - kl_b),   f_b = weight_b / (1 + e^u_b),   df/ds = -weight g beta s(u) s(-u)
+///   u_b = beta g_b (s_b - s0_b - kl_b),   f_b = weight_b / (1 + e^u_b)
+///   df_b/ds_b = -weight_b beta g_b sigmoid(u_b) sigmoid(-u_b)
 ///
-/// with s(x) = 1 / (1 + e^-x). kl is a constant: one number for the batch, one a sequence, or none. Everything else as
-/// unpaired_options has it. Ethayarajh et al., 2024.
+/// s_b is the log-probability of sequence b, s0_b that of the reference, weight_b desirable_weight or
+/// undesirable_weight. kl is a constant: one number for the batch, one a sequence, or none. Everything else is as
+/// unpaired_options has it (losses/fused_linear_unpaired_preference.hpp). Ethayarajh et al., 2024.
 ///
 /// ```cpp
 /// std::vector<float> x(4 * 16, 0.5f), w(100 * 16, 0.1f), dx(x), dw(w), loss(1);

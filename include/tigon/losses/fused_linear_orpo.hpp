@@ -6,13 +6,14 @@
 
 namespace tigon {
 
-/// Odds-ratio preference optimisation on pairs of sequences, without a reference: with means c and r over tokens,
+/// Odds-ratio preference optimisation on pairs of sequences, without a reference. With the means c and r of the
+/// log-probabilities of the tokens of the chosen and of the rejected sequence,
 ///
 ///   o = log(e^c / (1 - e^c)) - log(e^r / (1 - e^r)),   f = beta log(1 + e^-o)
 ///   metrics: means over the pairs of log(1 / (1 + e^-o)) and of o
 ///
-/// Everything else as preference_options has it. 1 - e^c is -expm1(c), and at least the smallest normal f32, so that a
-/// sequence of probability 1 gives finite numbers. Hong et al., 2024.
+/// Everything else is as preference_options has it (losses/fused_linear_preference.hpp). 1 - e^c is -expm1(c), and at
+/// least the smallest normal f32, so that a sequence of probability 1 gives finite numbers. Hong et al., 2024.
 ///
 /// ```cpp
 /// std::vector<float> x(4 * 16, 0.5f), w(100 * 16, 0.1f), dx(x), dw(w), loss(1);

@@ -7,11 +7,12 @@
 namespace tigon {
 
 /// Simple preference optimisation on pairs of sequences: CPO of means over tokens, with a margin and without a
-/// reference.
+/// reference. With the means c and r of the log-probabilities of the tokens of the chosen and of the rejected sequence,
 ///
 ///   u = beta (c - r) - gamma,   f = (1 - e) log(1 + e^-u) + e log(1 + e^u)          e = label_smoothing
 ///
-/// Everything else as preference_options has it; rewards do not contain the margin. Meng et al., 2024.
+/// Everything else is as preference_options has it (losses/fused_linear_preference.hpp); rewards do not contain the
+/// margin. Meng et al., 2024.
 ///
 /// ```cpp
 /// std::vector<float> x(4 * 16, 0.5f), w(100 * 16, 0.1f), dx(x), dw(w), loss(1);

@@ -16,18 +16,18 @@ namespace tigon {
 ///
 /// Formula    docs/formulas/preference.md.
 /// Shapes     x, dx [B len, hidden], row b * len + t for token t of sequence b; target [B, len]; desirable [B]; w, dw
-///            [vocab, hidden]; bias, dbias [vocab], or none; reference_model and unpaired_results as there.
-///            vocab >= 1; B may be 0.
+///            [vocab, hidden]; bias, dbias [vocab], or none; reference_model and unpaired_results as they say. vocab >=
+///            1; B may be 0.
 /// Types      x, w, bias, their gradients and the reference of one type, f32, bf16, f16 or f64; loss and results f32
 ///            (f64 for f64); target std::int32_t or std::int64_t; desirable std::uint8_t, 0 or not. With linear_types x
 ///            and dx have one type, w and bias one, their gradients one (f64 is refused), and each output has the error
 ///            of its own type.
-/// Precision  as a loss on pairs.
+/// Precision  as preference_options.
 /// Writes     loss, the results that have memory, dx, dw, dbias; a gradient whose view has no memory is not computed.
 ///            dw and dbias are added to with gradient::accumulate. Rows that no target counts are not read, unless sums
 ///            of logits are requested; their dx is 0.
 /// Aliasing   no output shares an element with another argument; any layout.
-/// Memory     as a loss on pairs; see fused_linear_unpaired_preference_workspace.
+/// Memory     as preference_options; see fused_linear_unpaired_preference_workspace.
 /// Throws     tigon::error: shape, stride, alias, argument (a number outside option_range, sums of logits with a
 ///            softcap), workspace, and index (in every build) for a target outside [0, vocab) that is not ignore_index;
 ///            before the first write.

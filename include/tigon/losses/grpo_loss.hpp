@@ -22,7 +22,7 @@ namespace tigon {
 ///   loss_bt = f * sampling_ratio (vespo: f) + beta K,   K = phi(d), or rho phi(d) with bias_corrected_kl
 ///   loss    = sum over b, t of weight * loss_bt; weight = mu times
 ///             grpo, gmpo, sapo: 1 / (batch max(n_b, 1));  bnpo: 1 / max(sum mu, 1);  dr_grpo: 1 / (batch max_length)
-///             dapo, cispo, vespo, own: 1 / denominator;  luspo: 1 / batch, or luspo_reduction
+///             dapo, cispo, vespo, own: 1 / denominator (0: 1 / max(sum mu, 1));  luspo: 1 / batch, or luspo_reduction
 ///
 /// Formula    docs/formulas/policy.md, with every gradient. phi is a series for |d| < 1/4, where exp(d) - 1 - d
 ///            cancels.
@@ -195,8 +195,8 @@ void grpo_loss_at_once(matrix_view<const T> logits, const policy_call<A>& call, 
 }  // namespace detail
 
 /// Loss, metrics and dlogits in one call, for an upstream gradient that is known beforehand: faster than two calls
-/// where the loss of a token needs no other token (level token, all types but vespo), because then each row is read
-/// from memory once. See grpo_loss_forward for the contract.
+/// where the loss of a token needs no other token (level token, all types but vespo and gmpo), because then each row is
+/// read from memory once. See grpo_loss_forward for the contract.
 template <class B = default_backend, class T>
 void grpo_loss_forward_backward(in_matrix<T> logits, const std::type_identity_t<policy_batch<accumulator_t<T>>>& batch,
                                 std::type_identity_t<std::span<accumulator_t<T>>> loss, matrix_view<T> dlogits,

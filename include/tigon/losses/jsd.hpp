@@ -28,7 +28,7 @@ namespace tigon {
 ///            write.
 /// Edges      no kept row: loss 0, gradients 0. -inf is a probability of 0 and 0 log 0 is 0; a probability below the
 ///            smallest normal f32 (f64) counts as 0. Infinite are KL(P || Q) where only Q is 0 and KL(Q || P) where
-///            only P is. NaN or +inf: no finite loss, and the gradient of that element at most.
+///            only P is. NaN or +inf makes the loss NaN or infinite, and of the gradient that element at most.
 /// Max error  loss 1e-6 of the sum of its terms' absolute values where sums are f32: between 0 and 1, of the loss;
 ///            dstudent f32 1e-6, bf16 4e-3 of |reference| + its root mean square (tests/losses/jsd_test.cpp).
 ///

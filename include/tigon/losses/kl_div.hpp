@@ -26,9 +26,10 @@ namespace tigon {
 /// Throws     tigon::error: shape, stride, alias, argument (a number outside option_range), workspace; before the first
 ///            write.
 /// Edges      no rows: loss 0. P = 0 adds 0, also where y is -inf; P > 0 there makes the loss inf and leaves the
-///            gradient finite. NaN in y or P < 0: the loss of the element; NaN in teacher: its gradient too.
-///            exp(teacher) below the smallest normal f32 (f64) counts as 0. dteacher is 0 where P is, though its limit
-///            without log_target is -inf (with eps it is log eps - y, unless y is -inf); inf where P > 0 alone.
+///            gradient finite. NaN in y, or P < 0, makes the loss of the element NaN, and NaN in teacher its gradient
+///            too. exp(teacher) below the smallest normal f32 (f64) counts as 0. dteacher is 0 where P is 0, though its
+///            limit without log_target is -inf (with eps it is log eps - y, unless y is -inf), and infinite where P > 0
+///            and y is -inf.
 /// Max error  loss 1e-6 of c P (|log P| + |y|), whose two terms cancel where log P is near y, summed over all elements
 ///            or, with reduction none, of one, where sums are f32; dstudent f32 8e-7, bf16 4e-3, of |reference| + its
 ///            root mean square (tests/losses/kl_div_test.cpp).

@@ -7,17 +7,17 @@
 
 namespace tigon {
 
-/// Cross entropy of each row, where every rank has some columns of the logits s: those of its shard, the shards of all
-/// ranks one behind the other in the order of ranks. With m = max_j s_j and d = sum_j exp(s_j - m) over the columns of
-/// all ranks, without the maximal element's own 1, and a row's target t:
+/// Cross entropy of each row, where every rank has some columns of the logits s: those of its shard; the shards follow
+/// one another in the order of ranks. With m = max_j s_j and d = sum_j exp(s_j - m) over the columns of all ranks,
+/// without the maximal element's own 1, and a row's target t:
 ///
 ///   lse  = m + log1p(d),   p_j = exp(s_j - m) / (1 + d),   -log p_t = (m - s_t) + log1p(d)
 ///   loss = (1 - a) (-log p_t) + a / K sum_j (lse - s_j)             the sum over the K columns of `classes`
 ///   dlogits_j = upstream (p_j - a / K - (1 - a) [j = t])            for the columns of this rank
 ///   a    = l (pytorch) or l K / (K - 1) (megatron)                  l = label_smoothing
 ///
-/// Formula    docs/formulas/vocab_parallel_cross_entropy.md. One gather of three numbers a row and rank (four with
-///            global smoothing), merged in the order of ranks; backward sends nothing.
+/// Formula    docs/formulas/vocab_parallel_cross_entropy.md. Forward takes one gather of three numbers a row and rank
+///            (four with global smoothing), which are merged in the order of ranks; backward sends nothing.
 /// Shapes     logits, dlogits [rows, columns of this rank]; target [rows], the same on all ranks, in the whole
 ///            vocabulary; loss, top, rest [rows]; upstream one number or [rows]. A shard may be empty; rows may be 0.
 /// Types      logits and dlogits one of f32, bf16, f16, f64, the same on all ranks; loss, top, rest and upstream f32

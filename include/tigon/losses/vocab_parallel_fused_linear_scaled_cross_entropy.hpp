@@ -8,17 +8,17 @@
 namespace tigon {
 
 /// fused_linear_scaled_cross_entropy where every rank has some of the classes: w, bias and their gradients are those of
-/// its shard, the shards of all ranks one behind the other in the order of ranks. With nll, entropy, lse and D of the
-/// classes of all ranks,
+/// its shard; the shards follow one another in the order of ranks. With nll, entropy, lse and D of the classes of all
+/// ranks,
 ///
 ///   s_r = (x w_r^T + b_r) / temperature on rank r,   dx = sum_r D_r w_r,   dw_r = D_r^T x,   db_r[j] = sum_i D_r[i,j]
 ///
-/// Formula    docs/formulas/vocab_parallel_fused_linear_cross_entropy.md. For each chunk one gather of four numbers a
-///            row and rank, merged in the order of ranks in f64, and one of the shares of dx.
+/// Formula    docs/formulas/vocab_parallel_fused_linear_cross_entropy.md. A chunk takes one gather of four numbers a
+///            row and rank, which are merged in the order of ranks in f64, and one of the shares of dx.
 /// Shapes     x, dx [rows, hidden]; w, dw [classes of this rank, hidden]; bias, dbias [classes of this rank], or none;
 ///            target [rows], in the whole vocabulary; nll, entropy, lse [rows]; upstream one number or [rows]. vocab >=
-///            1; a shard may be empty; rows and hidden may be 0. All but w, dw, bias and dbias are equal on all ranks;
-///            of x, whose numbers are not compared, that is the caller's part.
+///            1; a shard may be empty; rows and hidden may be 0. All but w, dw, bias and dbias have to be equal on all
+///            ranks; of x only the shape is compared.
 /// Types      as fused_linear_scaled_cross_entropy, the same on all ranks.
 /// Precision  logits, D, the sums of dw and db over all chunks and that of dx over all ranks in f32 (f64 for f64); one
 ///            rounding at each output.

@@ -23,13 +23,13 @@ namespace tigon {
 /// Options    backward uses rstd, and eps has no effect. offset and casting are those of forward.
 /// Writes     s, y, rstd; dx, which is the gradient of x and of r; dr only where its view has memory;
 ///            dw is overwritten, or added to with gradient::accumulate.
-/// Aliasing   forward: s may be x or r, y may be x or r, but not one another. backward: dx may be dy or ds. Otherwise
-///            no output shares an element with another argument; any layout.
+/// Aliasing   forward: s and y may each be x or r, but s may not be y. backward: dx may be dy or ds. Otherwise no
+///            output shares an element with another argument; any layout.
 /// Throws     tigon::error: shape, stride, alias, argument (eps negative, a number outside option_range), workspace;
 ///            before the first write.
 /// Range      every finite s whose rstd is finite in its type: with eps = 0, rows whose root mean square is at least
 ///            the smallest normal number. NaN makes its row of y and dx NaN, and dw. An infinity does the same, except
-///            in y, where it becomes NaN and the rest of its row 0.
+///            in y, where its own element becomes NaN and the rest of its row becomes 0.
 /// Max error  f32 4e-7, bf16 6e-3 of |reference| + its root mean square; gradients 2e-6, 8e-3, that of dw of
 ///            |reference| + the root sum of squares of what it is the sum of (tests/ops/fused_add_rms_norm_test.cpp),
 ///            for any number of rows (tests/rows/many_rows_test.cpp).

@@ -28,7 +28,7 @@ std::size_t matmul_int8_int2_workspace(std::size_t m, std::size_t n, std::size_t
 /// Shapes     w [k, n]; packed [q, n]; a [m, 4 q]; c [m, n]. Every extent may be 0: with k = 0 the sum is 0. A depth
 ///            that is no multiple of 4 is padded by pack, with weights of 0, and not by the product: a has a column for
 ///            every row of weights, and what it holds beyond k does not matter. unpack writes the first w.rows of the 4
-///            q rows, of which there are q for this w.rows.
+///            q rows; there, too, q = ceil(w.rows / 4).
 /// Types      a, w int8; packed uint8; c int32.
 /// Precision  exact. 4 q < 2^23, so that no sum leaves int32.
 /// Writes     c; packed; w. Inputs are left alone. Scratch: rows of a in another order, 4 MiB of them at a time or 8

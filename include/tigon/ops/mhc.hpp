@@ -90,8 +90,10 @@ void declare_mhc_saved(arguments& args, const mhc_saved<T>& s, std::size_t token
 /// Shapes     x, y [tokens, n * channels]; in, f [tokens, channels]; weights and what is saved as in
 ///            mhc_coeffs_options.
 /// Types      x, y, in, f of one type; otherwise as in mhc_coeffs_options.
+/// Precision  as the three operators; that of f is up to the layer.
 /// Writes     y and what is saved. The layer is called once, also without tokens.
 /// Aliasing   no output shares an element with another argument.
+/// Memory     what is saved; see mhc_workspace and mhc_backward_workspace.
 /// Throws     as mhc_coeffs_forward, before the first write; and what the layer throws.
 /// Max error  that of the three operators (tests/ops/mhc_test.cpp).
 ///

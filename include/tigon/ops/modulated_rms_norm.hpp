@@ -34,8 +34,8 @@ namespace tigon {
 /// Throws     tigon::error: shape, stride, alias, argument (eps negative, a number outside option_range), workspace;
 ///            before the first write.
 /// Range      every finite x whose rstd is finite in its type: with eps = 0, rows whose root mean square is at least
-///            the smallest normal number. NaN makes its row of y and dx NaN, dw and dscale. An infinity does the same,
-///            except in y, where it becomes NaN and the rest of its row the shift.
+///            the smallest normal number. NaN makes its row of y and dx NaN, and dw and dscale. An infinity does the
+///            same, except in y, where its own element becomes NaN and the rest of its row becomes the shift.
 /// Max error  f32 1e-6, bf16 1e-2 of |reference| + its root mean square; gradients 2e-6, 2e-2
 ///            (tests/ops/modulated_rms_norm_test.cpp), for any number of rows (tests/rows/many_rows_test.cpp).
 ///

@@ -15,7 +15,8 @@ namespace tigon {
 /// Formula    docs/formulas/relu_squared.md; So et al., "Primer: Searching for Efficient Transformers", 2021.
 /// Shapes     x, y, dy, dx [rows, cols]; both may be 0.
 /// Types      f32, bf16, f16 or f64, the same for all.
-/// Precision  f32 (f64 for f64), one rounding at y and dx. from_y: the rounding of y is in dx, half of it relatively.
+/// Precision  f32 (f64 for f64), one rounding at y and dx. from_y: the relative error that rounding leaves in y is in
+///            dx, too, half as large.
 /// Writes     y, dx.
 /// Aliasing   forward: y may be x with from_y; otherwise not, because backward needs x. backward: dx may be dy or x
 ///            (y). Otherwise no output shares an element with another argument; any layout.

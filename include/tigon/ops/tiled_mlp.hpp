@@ -23,8 +23,8 @@ namespace tigon {
 ///            weights are added to with gradient::accumulate.
 /// Aliasing   forward: no overlap. backward: dx may be dy or x. Otherwise no output shares an element with another
 ///            argument; any layout.
-/// Memory     what mlp takes for a shard: an a in forward, 3 * intermediate values a token in backward; where dwg has
-///            16 bits and there is more than one shard, also f32 sums for all gradients of weights; of more than 64
+/// Memory     what mlp takes for a shard: in forward a, intermediate values a token, in backward g, u and a; where dwg
+///            has 16 bits and there is more than one shard, also f32 sums for all gradients of weights; of more than 64
 ///            shards (4096 where they are large and dwg has 16 bits) two more such sums. See tiled_mlp_workspace.
 /// Threads    the same bits for any number of them; the number of shards changes the last bits.
 /// Throws     tigon::error: as mlp, and argument (shards is 0); before the first write.
