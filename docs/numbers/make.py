@@ -196,8 +196,8 @@ class Picture:
 
 
 def speed_and_memory():
-    rows = [r for r in rows_of("training_step") if r["threads"] == "16" and r["memory_mib"]]
-    device, date, model = rows[0]["device"], rows[0]["date"], rows[0]["model"]
+    every = [r for r in rows_of("training_step") if r["threads"] == "16" and r["memory_mib"]]
+    (device, model, date), rows = next(iter(groups(every, "device", "model", "date")))  # the title is of one measurement
     cases = [(f"{r['dtype']} {r['provider'].removeprefix('PyTorch ')}", r["provider"], r) for r in rows]
     picture = Picture(880, 476, "Speed and memory of tigon beside PyTorch and Liger-Kernel")
     picture.text(20, 22, f"CPU: a training step of a {model}", 'font-size="14"')
@@ -206,7 +206,8 @@ def speed_and_memory():
     for x, title, column in columns:
         y = picture.bars(x, 66, 420, title, [(label, p, float(r[column]), r[column]) for label, p, r in cases])
     shapes = {"rms_norm": "8192 x 4096", "layer_norm": "8192 x 4096", "softmax": "8192 x 4096", "swiglu": "8192 x 14336", "geglu": "8192 x 14336"}
-    of_gpu = [r for r in rows_of("gpu") if shapes.get(r["operator"]) == r["shape"]]
+    on_gpu = [r for r in rows_of("gpu") if shapes.get(r["operator"]) == r["shape"]]
+    _, of_gpu = next(iter(groups(on_gpu, "device", "dtype", "date")))
     picture.text(20, y + 14, "GPU: time of an operator divided by tigon's; beyond the line tigon is faster", 'font-size="14"')
     picture.text(20, y + 32, f"{of_gpu[0]['device']}, {of_gpu[0]['dtype']}; {of_gpu[0]['date']}; "
                  "norms and softmax 8192 x 4096, gates 8192 x 14336")
