@@ -38,19 +38,24 @@ enum class exponentials { rough, fast, centred };
 template <class D>
 inline constexpr exponentials exponentials_for = sizeof(D) == 2 ? exponentials::rough : exponentials::centred;
 
-/// e^(below / temperature)
+/// e^(below / temperature) for the distance `below` <= 0 from a maximum; unless centred, in f32 it is 0 where it is
+/// below the smallest normal number.
 template <exponentials Of, class A>
 struct tempered_powers : tigon::detail::tempered<A> {
-  using lanes = typename simd::vec<simd::cuda, A>::lanes;
   using V = simd::vec<simd::cuda, A>;
-  TIGON_INLINE tempered_powers(double temperature) : tigon::detail::tempered<A>(temperature) {}
-  explicit TIGON_INLINE tempered_powers(tigon::detail::tempered<A> by) : tigon::detail::tempered<A>(by) {}
+  TIGON_INLINE tempered_powers(double temperature) : tigon::detail::tempered<A>(temperature), power_(1 / temperature) {}
+  explicit TIGON_INLINE tempered_powers(tigon::detail::tempered<A> by)
+      : tigon::detail::tempered<A>(by), power_(static_cast<double>(by.inverse) + static_cast<double>(by.rest)) {}
 
   TIGON_DEVICE_INLINE A of(A below) const {
-    if constexpr (Of == exponentials::rough && std::is_same_v<A, float>) return lanes::exp_rough(below * this->inverse);
-    const A x = this->exact() ? below * this->inverse : this->distance(V(below)).r;
-    return Of == exponentials::centred ? math::exp(x) : exponential(x);
+    if constexpr (Of == exponentials::centred || !std::is_same_v<A, float>)
+      return math::exp(this->exact() ? below * this->inverse : this->distance(V(below)).r);
+    else
+      return Of == exponentials::rough ? power_.rough(below) : power_.of(below);
   }
+
+ private:
+  simd::cuda::lanes<float>::exp_of_multiple power_;
 };
 
 /// N elements of D, from N numbers: value(number, which of them).
@@ -73,40 +78,44 @@ TIGON_DEVICE_INLINE A largest_of_row(Part& part, A least) {
   return top[0];
 }
 
+/// Adds an exponential to the first sum, or where it is 1 to the second.
+template <class A>
+TIGON_DEVICE_INLINE void add_apart(A (&sums)[2], A p) {
+  if (p == A(1))
+    sums[1] += A(1);
+  else
+    sums[0] += p;
+}
+
 /// The sum of e^((v - top) / temperature) without the maximum's own 1, where a sum less that would cancel.
 template <class A, class Part, class Powers>
 TIGON_DEVICE_INLINE A rest_of_row(Part& part, const Powers& powers, A top) {
   A apart[2] = {A(0), A(0)};
-  part.each([&](unsigned, const auto& e) {
-    numbers_of<A>(e, [&](int, A v) {
-      const A p = powers.of(v - top);
-      apart[0] += p == A(1) ? A(0) : p, apart[1] += p == A(1) ? A(1) : A(0);
-    });
-  });
+  part.each(
+      [&](unsigned, const auto& e) { numbers_of<A>(e, [&](int, A v) { add_apart(apart, powers.of(v - top)); }); });
   part.template reduce<add>(apart);
   return apart[0] + (apart[1] - A(1));
 }
 
-/// A row's log-sum-exp in two parts, in one pass: every thread below its own maximum so far.
-template <class A, class Part, class Powers>
-TIGON_DEVICE_INLINE lse_parts<A> lse_of_row(Part& part, const Powers& powers) {
-  A top = std::numeric_limits<A>::lowest(), sum = 0,
-    ones = 0;  // of e^((v - top) / temperature): those that are 1 apart
+/// A row's log-sum-exp in two parts, in one pass: every thread below its own maximum so far. `more`: what the part adds
+/// up in this pass besides; they are joined with its sums.
+template <class A, class Part, class Powers, class... More>
+TIGON_DEVICE_INLINE lse_parts<A> lse_of_row(Part& part, const Powers& powers, More&... more) {
+  A top = std::numeric_limits<A>::lowest(), apart[2] = {A(0), A(0)};
   part.each([&](unsigned, const auto& e) {
     A most = top;
     numbers_of<A>(e, [&](int, A v) { most = larger::join(v, most); });
-    if (most > top) sum = (sum + ones) * powers.of(top - most), ones = 0, top = most;
-    numbers_of<A>(e, [&](int, A v) {
-      const A p = powers.of(v - top);
-      sum += p == A(1) ? A(0) : p, ones += p == A(1) ? A(1) : A(0);
-    });
+    if (most > top) apart[0] = (apart[0] + apart[1]) * powers.of(top - most), apart[1] = 0, top = most;
+    numbers_of<A>(e, [&](int, A v) { add_apart(apart, powers.of(v - top)); });
   });
   A all[1] = {top};
   part.template reduce<larger>(all);
-  A both[2] = {sum, ones};
-  if (top != all[0]) both[0] = (sum + ones) * powers.of(top - all[0]), both[1] = A(0);
-  part.template reduce<add>(both);
-  return {all[0], both[0] + (both[1] - A(1))};
+  if (top != all[0]) apart[0] = (apart[0] + apart[1]) * powers.of(top - all[0]), apart[1] = A(0);
+  A sums[2 + sizeof...(More)] = {apart[0], apart[1], more...};
+  part.template reduce<add>(sums);
+  int k = 2;
+  ((more = sums[k++]), ...);
+  return {all[0], sums[0] + (sums[1] - A(1))};
 }
 
 }  // namespace TIGON_ABI

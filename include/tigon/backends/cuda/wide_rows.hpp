@@ -73,7 +73,7 @@ struct wide_row {
   /// come together.
   template <class D, class F, class T, class... More>
   TIGON_DEVICE_INLINE void map(D* to, F f, const T* row, const More*... more) const {
-    constexpr int at_once = (sizeof(T) + ... + sizeof(More)) <= 6 ? 2 : 1;  // what registers hold
+    constexpr int at_once = (sizeof(T) + ... + sizeof(More)) <= 8 ? 2 : 1;  // what registers hold
     [[maybe_unused]] std::size_t safe = 0;  // columns of `to` that lie where all have read
     for (unsigned begin = 0; begin < cols; begin += at_once * step()) {
       std::tuple<elements<N, T>, elements<N, More>...> e[at_once];

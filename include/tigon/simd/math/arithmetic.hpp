@@ -74,7 +74,8 @@ TIGON_INLINE V quotient_of_sum(V num, V greater, V lesser) {
 /// Error at most 0.54 ULP.
 template <class E, class A>
 TIGON_INLINE vec<E, A> quotient(vec<E, A> a, vec<E, A> b) {
-  if constexpr (this_core.slow_division && detail::raw_reciprocal<typename vec<E, A>::lanes>) {
+  if constexpr ((this_core.slow_division && detail::raw_reciprocal<typename vec<E, A>::lanes>) ||
+                requires { vec<E, A>::lanes::reciprocal_estimate(b.r); }) {
     const auto y = detail::reciprocal_estimate(b);
     const auto q = a * y;
     return fma(fnma(q, b, a), y, q);

@@ -97,11 +97,14 @@ struct divergence_constants<double> {
   }
 };
 
-/// e^x; 0 where that is below the smallest normal number, because products with subnormal numbers are slow.
+/// e^x for x <= 88; 0 where that is below the smallest normal number, because products with subnormal numbers are slow.
 template <class V>
 TIGON_INLINE V probability(V x) {
   using A = typename V::value_type;
-  return select(x < V(detail::constants<A>::log_smallest), V(A(0)), exp(x));
+  if constexpr (requires { V::lanes::exp_nonpositive(x.r); })
+    return V::from(V::lanes::exp_nonpositive(x.r));
+  else
+    return select(x < V(detail::constants<A>::log_smallest), V(A(0)), exp(x));
 }
 
 /// -infinity becomes the lowest finite number, so that a difference of two logarithms is one.

@@ -228,7 +228,10 @@ TIGON_INLINE parts<V> split(V x) {
     return {e, m - V(A(1))};
   } else
 #endif
-  {
+      if constexpr (requires { V::lanes::split(x.r); }) {
+    const auto [e, f] = V::lanes::split(x.r);
+    return {V::from(e), V::from(f)};
+  } else {
     const auto subnormal_x = x < V(std::numeric_limits<A>::min());
     x = select(subnormal_x, x * V(c::up), x);
     // The exponent field, read as the last bits of 2^23 or 2^52.
