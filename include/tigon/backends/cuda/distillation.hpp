@@ -2,17 +2,41 @@
 #ifndef TIGON_BACKENDS_CUDA_DISTILLATION_HPP
 #define TIGON_BACKENDS_CUDA_DISTILLATION_HPP
 
+#include <tigon/backends/cuda/jensen_shannon.hpp>
 #include <tigon/backends/cuda/labels.hpp>
 #include <tigon/backends/cuda/linear.hpp>
 #include <tigon/backends/cuda/tokens.hpp>
 #include <tigon/backends/cuda/wide_rows.hpp>
 // Behind them: they say how these are compiled.
 #include <tigon/losses/divergence/fused_linear_cosine_distillation_kernel.hpp>
+#include <tigon/losses/divergence/fused_linear_jsd_distillation_kernel.hpp>
 #include <tigon/losses/divergence/fused_linear_jsd_kernel.hpp>
 
 namespace tigon {
 namespace gpu {
 inline namespace TIGON_ABI {
+
+/// The gradient u + k v of a soft loss, of whose `terms` these are the first two.
+template <class D, class Terms>
+struct soft_gradient {
+  const Terms& terms;
+  template <class A>
+  TIGON_DEVICE_INLINE A operator()(A x, A y, A k) const {
+    using V = simd::vec<simd::cuda, A>;
+    const auto of = terms(V(x), V(y));
+    return of.v[0].r + k * of.v[1].r;
+  }
+};
+template <class D, class Terms>
+  requires(sizeof(D) == 2 && std::is_same_v<decltype(Terms::divergence), even_jensen_shannon>)
+struct soft_gradient<D, Terms> {
+  const Terms& terms;
+  TIGON_DEVICE_INLINE float operator()(float x, float y, float k) const {
+    using V = simd::vec<simd::cuda, float>;
+    return terms.divergence.rough(terms.log_of(V(x), terms.student), terms.log_of(V(y), terms.teacher),
+                                  k - terms.shift);
+  }
+};
 
 /// losses/divergence/fused_linear_distillation_kernel.hpp, a row. D may lie where the student's rows begin.
 template <class Number, class D, class I, class Soft>
@@ -76,27 +100,28 @@ struct distillation_of_wide_rows {
     if (!rows.gradient) return;
     const bool bends = is_soft && of_soft_loss != A(0), pulls = is_hard && of_hard_loss != A(0);
     const A b = of_soft_loss * of_soft.factor, k = of_soft.k;
-    const auto soft_part = [&](A x, A y) {
-      const auto of = terms(V(x), V(y));
-      return b * (of.v[0].r + k * of.v[1].r);
-    };
-    const auto value = [&](A x, A y) {
-      A d(0);
-      if (pulls) d = exponential(x - top) * factor;
-      if (bends) d += soft_part(x, y);
-      return normal_product(d, A(1));
-    };
-    if (bends)
+    const soft_gradient<D, std::remove_cvref_t<decltype(terms)>> gradient{terms};
+    const auto soft_part = [&](A x, A y) { return b * gradient(x, y, k); };
+    const auto hard_part = [&](A x) { return exponential(x - top) * factor; };
+    const auto map_both = [&](auto value) {
       of_student.map(
           dlogits.row(i),
           [&](unsigned, const auto& x, const auto& y) {
-            return mapped<D>(x, [&](A n, int u) { return value(n, y.template get<A>(u)); });
+            return mapped<D>(x, [&](A n, int u) { return normal_product(value(n, y.template get<A>(u)), A(1)); });
           },
           z, t);
-    else
+    };
+    if (!bends)
       of_student.map(
           dlogits.row(i),
-          [&](unsigned, const auto& x) { return mapped<D>(x, [&](A n, int) { return value(n, A(0)); }); }, z);
+          [&](unsigned, const auto& x) {
+            return mapped<D>(x, [&](A n, int) { return pulls ? normal_product(hard_part(n), A(1)) : A(0); });
+          },
+          z);
+    else if (!pulls)
+      map_both(soft_part);
+    else
+      map_both([&](A x, A y) { return hard_part(x) + soft_part(x, y); });
     // The target's column is computed again: p_t - 1 cancels where p_t is near 1.
     if (!pulls || !all.has(static_cast<unsigned>(column))) return;
     const A at_target = bends ? soft_part(own, own_teacher) : A(0);
@@ -177,8 +202,8 @@ struct kernel<op::fused_linear_distillation, backends::cuda> {
     const std::size_t chunk = detail::chunk_rows<B, A>(rows, hidden, wide, ctx);
     return 2 * workspace::bytes_for<double>(rows) + workspace::bytes_for<double>(1) +
            (capped ? workspace::bytes_for<A>(chunk, vocab) : 0) + 2 * workspace::bytes_for<A>(chunk, wide) +
-           gpu::linear_chunks<B, T>::bytes(hidden, vocab, chunk, gpu::chunks_of(rows, chunk), of) +
-           gpu::linear_chunks<B, T>::bytes(teacher_hidden, wide, chunk, 0, parameters::frozen);
+           gpu::linear_chunks<B, T>::bytes(hidden, vocab, gpu::chunks_of(rows, chunk), of) +
+           gpu::linear_chunks<B, T>::bytes(teacher_hidden, wide, {chunk, 0, 0}, parameters::frozen);
   }
 
   template <backend B, layer_types T, token_id I, class Soft>
@@ -194,8 +219,8 @@ struct kernel<op::fused_linear_distillation, backends::cuda> {
     A* const slopes = capped ? frame.template take<A>(chunk * vocab) : nullptr;
     A* const logits = frame.template take<A>(chunk * wide);
     A* const teacher_logits = frame.template take<A>(chunk * wide);
-    layer_type student(frame, t.student, t.out, chunk, gpu::chunks_of(all, chunk), ctx);
-    layer_type teacher(frame, t.teacher.layer, {}, chunk, 0, ctx);
+    layer_type student(frame, t.student, t.out, gpu::chunks_of(all, chunk), ctx);
+    layer_type teacher(frame, t.teacher.layer, {}, {chunk, 0, 0}, ctx);
     detail::for_chunks(all, chunk, [&](std::size_t begin, std::size_t n) {
       const matrix_view<A> z(logits, n, vocab, wide), of_teacher(teacher_logits, n, wide), slope(slopes, n, vocab);
       student.logits(begin, z);
@@ -207,7 +232,7 @@ struct kernel<op::fused_linear_distillation, backends::cuda> {
       const matrix_view<A> padded(logits, n, rows.width, wide);
       if (vocab < rows.width)
         gpu::for_each_of(ctx, n * (rows.width - vocab), gpu::padded_columns<A>{padded, vocab, rows.pad});
-      const matrix_view<D> d(reinterpret_cast<D*>(logits), n, vocab, wide * sizeof(A) / sizeof(D));
+      const matrix_view<D> d = student.gradient_of(z);
       gpu::each_wide_row(ctx,
                          gpu::distillation_of_wide_rows<A, D, I, Soft>{padded, of_teacher, d, gpu::columns(rows.width),
                                                                        target == nullptr ? nullptr : target + begin,
@@ -243,7 +268,24 @@ struct kernel<op::fused_linear_distillation, backends::cuda> {
 // Made of the kernel above.
 template <>
 struct kernel<op::fused_linear_jsd_distillation, backends::cuda>
-    : kernel<op::fused_linear_jsd_distillation, backends::generic> {};
+    : kernel<op::fused_linear_jsd_distillation, backends::generic> {
+  template <backend B, layer_types T, token_id I>
+  static void forward(detail::distillation_call<T> t, const I* target, fused_linear_jsd_distillation_options opt,
+                      detail::distillation_rows<accumulator_t<T>> rows, context& ctx) {
+    using A = accumulator_t<T>;
+    simd::with_divergence<A>(opt.beta, [&](auto divergence) {
+      gpu::with_divergence_on_gpu(divergence, [&](auto on_gpu) {
+        kernel_for<op::fused_linear_distillation, B>::template forward<B, T, I>(
+            t, target, jsd_soft<A, decltype(on_gpu)>(on_gpu, opt.distillation.temperature), rows, ctx);
+      });
+    });
+  }
+  template <backend B, layer_types T, token_id I>
+  static void backward(detail::distillation_call<T> t, const I* target, fused_linear_jsd_distillation_options opt,
+                       detail::distillation_rows<accumulator_t<T>> rows, context& ctx) {
+    forward<B, T, I>(t, target, opt, rows, ctx);
+  }
+};
 template <>
 struct kernel<op::fused_linear_jsd, backends::cuda> : kernel<op::fused_linear_jsd, backends::generic> {};
 template <>

@@ -4,6 +4,7 @@
 
 #include <tigon/backends/cuda/backend.hpp>
 // Behind it: it says how these are compiled.
+#include <tigon/backends/cuda/jensen_shannon.hpp>
 #include <tigon/backends/cuda/numbers.hpp>
 #include <tigon/losses/divergence/jsd_kernel.hpp>
 #include <tigon/losses/divergence/kl_div_kernel.hpp>
@@ -130,7 +131,9 @@ struct kernel<op::jsd, backends::cuda> : kernel<op::jsd, backends::generic> {
       run(gpu::with_scale<detail::reverse_kl_program<A>, A>{out.times<A>(1)});
     else
       simd::with_jensen_shannon<A>(beta, [&](auto divergence) {
-        run(gpu::jensen_shannon_at<decltype(divergence), A>{divergence, out.times<A>(1)});
+        gpu::with_divergence_on_gpu(divergence, [&](auto on_gpu) {
+          run(gpu::jensen_shannon_at<decltype(on_gpu), A>{on_gpu, out.times<A>(1)});
+        });
       });
   }
 
