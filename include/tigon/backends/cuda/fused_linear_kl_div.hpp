@@ -38,64 +38,83 @@ struct kl_div_of_wide_rows {
 
   template <int N>
   TIGON_DEVICE_INLINE void row(const wide_row<N, A>& part, std::size_t i) const {
-    const A* const z = logits.row(i);
-    if (kept[i] == 0) return clear(part, i);
-    const logits_of_wide_row<N, A> of_z{part, z};
-    const lse_parts<A> lse = lse_of_row<A>(of_z, powers);
-    const A top = lse.top, d = lse.rest;
-    const A tail = math::log1p(d);
-    const tigon::detail::kl_div_program<Log, A> program{lowest, A(0)};
-    const auto loss_of = [&](A v, A t) { return program.map(V(powers.distance(V(v - top), tail)), V(t)).r; };
-    A both[2] = {A(0), A(0)};  // losses, and the mass of g P
-    const bool weighted = upstream.data != nullptr;
-    if (weighted)
-      part.each(
-          [&](unsigned, const auto& t, const auto& g) {
-#pragma unroll
-            for (int u = 0; u < N; ++u) both[1] += g.template get<A>(u) * probability(t.template get<A>(u));
-          },
-          teacher.row(i), upstream.row(i));
+    if (kept[i] == 0)
+      clear(part, i);
+    else if (upstream.data == nullptr)
+      row(part, i, logits.row(i), teacher.row(i));
     else
-      part.each(
-          [&](unsigned j, const auto& e, const auto& t) {
-            A l[N];
-#pragma unroll
-            for (int u = 0; u < N; ++u) {
-              const A of = t.template get<A>(u);
-              l[u] = loss_of(e.template get<A>(u), of);
-              both[0] += l[u], both[1] += probability(of);
-            }
-            if (elements.data == nullptr) return;
-            gpu::elements<N, A> to;
-            to.set_all(l);
-            to.store(elements.row(i) + j);
-          },
-          z, teacher.row(i));
-    part.template reduce<add>(both);
-    if (part.first()) loss[i] = elements.data == nullptr ? static_cast<double>(both[0]) : 0;
-    if (dlogits.data == nullptr) return;
-    const A of_p = factor.value(), of_q = of_p * both[1] / (A(1) + d);
-    const auto gradient = [&](const auto& e, const auto& t, auto g) {
-      return mapped<D>(e, [&](A v, int u) {
-        const A p = g(u) * probability(t.template get<A>(u));
-        return normal_product(V::lanes::fnma(p, of_p, of_gradient.of(v - top) * of_q), A(1));
-      });
-    };
-    if (weighted)
-      part.map(
-          dlogits.row(i),
-          [&](unsigned, const auto& e, const auto& t, const auto& g) {
-            return gradient(e, t, [&](int u) { return g.template get<A>(u); });
-          },
-          z, teacher.row(i), upstream.row(i));
-    else
-      part.map(
-          dlogits.row(i),
-          [&](unsigned, const auto& e, const auto& t) { return gradient(e, t, [](int) { return A(1); }); }, z,
-          teacher.row(i));
+      row(part, i, logits.row(i), teacher.row(i), upstream.row(i));
   }
 
  private:
+  /// The logits, in a pass that adds up the mass of g P too.
+  template <int N, class... G>
+  struct part_with_mass {
+    const wide_row<N, A>& part;
+    A& mass;
+    std::tuple<const A*, const T*, const G*...> rows;
+
+    template <class Monoid, int K>
+    TIGON_DEVICE_INLINE void reduce(A (&v)[K]) const {
+      part.template reduce<Monoid>(v);
+    }
+    template <class F>
+    TIGON_DEVICE_INLINE void each(F f) const {
+      std::apply(
+          [&](auto... row) {
+            part.each(
+                [&](unsigned j, const auto& e, const auto& t, const auto&... g) {
+                  f(j, e);
+#pragma unroll
+                  for (int u = 0; u < N; ++u) mass += weighted(probability(t.template get<A>(u)), u, g...);
+                },
+                row...);
+          },
+          rows);
+    }
+  };
+
+  // Of losses of elements the gradient alone is wanted.
+  template <int N, class... G>
+  TIGON_DEVICE_INLINE void row(const wide_row<N, A>& part, std::size_t i, const A* z, const T* of_teacher,
+                               const G*... weights) const {
+    constexpr bool has_loss = sizeof...(G) == 0;
+    A mass = 0, sum[1] = {A(0)};
+    part_with_mass<N, G...> all{part, mass, {z, of_teacher, weights...}};
+    const lse_parts<A> lse = lse_of_row<A>(all, powers, mass);
+    const A top = lse.top, tail = math::log1p(lse.rest), of_p = factor.value(), of_q = of_p * mass / (A(1) + lse.rest);
+    const tigon::detail::kl_div_program<Log, A> program{lowest, A(0)};
+    const auto losses = [&](unsigned j, const auto& e, const auto& t) {
+      A l[N];
+#pragma unroll
+      for (int u = 0; u < N; ++u) {
+        l[u] = program.map(V(powers.distance(V(e.template get<A>(u) - top), tail)), V(t.template get<A>(u))).r;
+        sum[0] += l[u];
+      }
+      if (elements.data == nullptr) return;
+      gpu::elements<N, A> to;
+      to.set_all(l);
+      to.store(elements.row(i) + j);
+    };
+    const auto gradient = [&](unsigned j, const auto& e, const auto& t, const auto&... g) {
+      if constexpr (has_loss) losses(j, e, t);
+      return mapped<D>(e, [&](A v, int u) {
+        const A p = weighted(probability(t.template get<A>(u)), u, g...);
+        return normal_product(V::lanes::fnma(p, of_p, of_gradient.of(v - top) * of_q), A(1));
+      });
+    };
+    if (dlogits.data != nullptr)
+      part.map(dlogits.row(i), gradient, z, of_teacher, weights...);
+    else if constexpr (has_loss)
+      part.each(losses, z, of_teacher);
+    if constexpr (has_loss) part.template reduce<add>(sum);
+    if (part.first()) loss[i] = elements.data == nullptr ? static_cast<double>(sum[0]) : 0;
+  }
+  static TIGON_DEVICE_INLINE A weighted(A p, int) { return p; }
+  template <class G>
+  static TIGON_DEVICE_INLINE A weighted(A p, int u, const G& g) {
+    return g.template get<A>(u) * p;
+  }
   static TIGON_DEVICE_INLINE A probability(A t) { return tigon::detail::teacher_probability<Log>(V(t)).r; }
   // A row that does not count.
   template <int N>
