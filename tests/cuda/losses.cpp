@@ -148,12 +148,13 @@ TEST(cuda_losses, fused_linear_cross_entropy) {
     expect_as_single_numbers<float>(s, of_layer<float>({.chunk = 8, .upstream = true}));
     expect_as_single_numbers<bfloat16>(s, of_layer<bfloat16>({.chunk = 8, .bias = true}));
     expect_as_single_numbers<bfloat16>(s, of_layer<bfloat16>({.mode = gradient::accumulate}));
+    expect_as_single_numbers<bfloat16>(s, of_layer<bfloat16>({.mode = gradient::accumulate, .chunk = 8}));
     expect_as_single_numbers<bfloat16>(s, of_layer<bfloat16>({.chunk = 8, .vocab = 200}));
   }
 }
 // Half of the sums of a dw of 16 bits that is overwritten, in several chunks, lie in dw itself.
 TEST(cuda_losses, sums_of_dw_take_half_the_memory) {
-  constexpr std::size_t rows = 37, hidden = 24, vocab = 300, in_dw = 128;
+  constexpr std::size_t rows = 61, hidden = 24, vocab = 300, in_dw = 128;
   device_memory::instance().clear();
   const auto x = numbers<bfloat16>(rows, hidden).fill(1), w = numbers<bfloat16>(vocab, hidden).fill(2);
   const auto dw = numbers<bfloat16>(vocab, hidden), apart = numbers<bfloat16>(vocab, hidden, 8);
@@ -182,6 +183,21 @@ TEST(cuda_losses, sums_of_dw_take_half_the_memory) {
   call(dw, parameters::overwritten), call(apart, parameters::trained);
   EXPECT_LT(distance(dw.all(), apart.all()), bound<bfloat16>);
   EXPECT_TRUE(dw.is_alone() && apart.is_alone());
+}
+// The gradients of the logits of few rows are kept, for one product that makes dw, in place of its sums.
+TEST(cuda_losses, few_rows_take_less_memory_than_sums_of_dw) {
+  constexpr std::size_t hidden = 64, vocab = 300;
+  workspace none;
+  context asked(serial(), none, gpu::queue(nullptr));
+  asked.logit_rows(8);
+  const auto bytes = [&](std::size_t rows, parameters of) {
+    return fused_linear_cross_entropy_workspace<cuda, bfloat16>(rows, hidden, vocab, asked, of);
+  };
+  const std::size_t sums = bytes(1000, parameters::trained);
+  for (const auto of : {parameters::overwritten, parameters::trained})
+    for (const std::size_t rows : {9u, 16u, 48u, 64u, 96u, 128u})
+      EXPECT_LE(bytes(rows, of), (of == parameters::trained ? sums : bytes(1000, of)) + rows * hidden * 2) << rows;
+  EXPECT_LE(bytes(16, parameters::overwritten) + 30 * hidden * sizeof(float), bytes(1000, parameters::overwritten));
 }
 TEST(cuda_losses, ignored_rows_that_are_not_finite) {
   expect_as_single_numbers<float>({11, 40}, of_layer<float>({.not_finite = true}));

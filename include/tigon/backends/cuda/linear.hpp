@@ -48,6 +48,15 @@ __global__ void __launch_bounds__(256) clear_rows_without_share(matrix_view<cons
   for (std::size_t j = threadIdx.x; j < dx.cols; j += blockDim.x) dx.row(i)[j] = T(0.0f);
 }
 
+/// Chunks of up to `rows` rows, `count` of them, and the rows of all.
+struct chunks_of_rows {
+  std::size_t rows, count, all;
+};
+/// Of so many rows, which may be none.
+constexpr chunks_of_rows chunks_of(std::size_t rows, std::size_t chunk) {
+  return {chunk, tigon::detail::ceil_div(rows, std::max<std::size_t>(chunk, 1)), rows};
+}
+
 /// z, and with D the gradients of a chunk:   dx = D w,   dw = D^T x,   db[j] = sum_i D[i,j]
 template <class B, layer_types T>
 class linear_chunks {
@@ -58,37 +67,43 @@ class linear_chunks {
   /// Of the gradient of logits.
   using D = std::conditional_t<std::same_as<X, W> && sizeof(X) == 2, X, A>;
 
-  /// For calls of backward with up to `chunk` rows, `chunks` of them.
-  linear_chunks(workspace::frame& frame, linear_layer<T> head, linear_gradients<T> out, std::size_t chunk,
-                std::size_t chunks, context& ctx)
+  /// For calls of backward with up to `of.rows` rows, `of.count` of them, `all` rows in all.
+  linear_chunks(workspace::frame& frame, linear_layer<T> head, linear_gradients<T> out, chunks_of_rows of, context& ctx)
       : head_(head),
         out_(out),
         ctx_(ctx),
-        kept_(chunks <= 1 && out.mode == gradient::overwrite
-                  ? sums_kept::nowhere
-                  : kept(head.x.cols, head.w.rows, chunks, out.of_weights())),
-        sums_(frame, head, out, chunks, out.dw.data != nullptr && kept_ == sums_kept::in_workspace, ctx) {
+        kept_(of.count <= 1 && out.mode == gradient::overwrite ? sums_kept::nowhere
+                                                               : kept(head.x.cols, head.w.rows, of, out.of_weights())),
+        sums_(frame, head, out, of.count, out.dw.data != nullptr && kept_ == sums_kept::in_workspace, ctx) {
     if (out.dw.data == nullptr) return;
-    shared_x_ = {frame.template take<X>(chunk * head.x.cols), chunk * head.x.cols};
+    const std::size_t hidden = head.x.cols, vocab = head.w.rows, rows = kept_ == sums_kept::rows ? of.all : of.rows;
+    shared_x_ = {frame.template take<X>(rows * hidden), rows, hidden};
+    if (kept_ == sums_kept::rows) gradients_ = {frame.template take<D>(rows * vocab), rows, vocab};
     if constexpr (halves::exist)
       if (kept_ == sums_kept::half_in_dw) halves_ = halves(frame, out.dw);
   }
   /// Bytes of all this, with a bias and without the logits.
-  static std::size_t bytes(std::size_t hidden, std::size_t vocab, std::size_t chunk, std::size_t chunks,
-                           parameters of) {
+  static std::size_t bytes(std::size_t hidden, std::size_t vocab, chunks_of_rows chunks, parameters of) {
     const std::size_t product = workspace::bytes_for<std::byte>(workspace_bytes);
     const bool trains = tigon::detail::trains(of);
     const sums_kept dw = kept(hidden, vocab, chunks, of);
-    const std::size_t sums = layer_sums::bytes(hidden, vocab, chunks, trains, dw == sums_kept::in_workspace) +
+    const std::size_t sums = layer_sums::bytes(hidden, vocab, chunks.count, trains, dw == sums_kept::in_workspace) +
                              (dw == sums_kept::half_in_dw ? halves::bytes(vocab, hidden) : 0);
     if (!trains) return sums + product;
-    return sums + workspace::bytes_for<X>(chunk, hidden) +
-           std::max(product, simd::most_partials_workspace<B, A>(chunk, vocab, 1));
+    return sums +
+           (dw == sums_kept::rows ? bytes_of_rows(hidden, vocab, chunks.all)
+                                  : workspace::bytes_for<X>(chunks.rows, hidden)) +
+           std::max(product, simd::most_partials_workspace<B, A>(chunks.rows, vocab, 1));
   }
 
   /// z = x w^T + bias for rows [begin, begin + z.rows) of x.
   void logits(std::size_t begin, matrix_view<A> z) const {
     product(head_.x.rows_from(begin, z.rows), head_.w, z, in_vector<A>(sums_.bias), {.b = transpose::yes});
+  }
+  /// Where the gradient of the logits z goes for the next call of backward: where z is, or where it is kept.
+  matrix_view<D> gradient_of(matrix_view<A> z) const {
+    if (gradients_.data != nullptr) return gradients_.rows_from(done_, z.rows);
+    return {reinterpret_cast<D*>(z.data), z.rows, z.cols, z.row_stride * sizeof(A) / sizeof(D)};
   }
   /// The gradients of rows [begin, begin + d.rows) from the gradient d of their logits. A row of zeros in d contributes
   /// nothing and has a dx of zeros, whatever stands in x and w.
@@ -96,13 +111,13 @@ class linear_chunks {
     const matrix_view<const D> of = d;
     const dim3 rows(blocks(d.rows)), threads(256);
     if (out_.dw.data != nullptr) {
-      const matrix_view<X> x(shared_x_.data(), d.rows, head_.x.cols);
+      const matrix_view<X> x = shared_x_.rows_from(kept_ == sums_kept::rows ? done_ : 0, d.rows);
       const matrix_view<const X> from = head_.x.rows_from(begin, d.rows);
       if (head_.x.cols != 0) launch(ctx_, copy_rows_with_share<D, X>, rows, threads, of, from, x);
-      const auto add_share = [&](matrix_view<const D> share, auto to, bool more) {
-        product(share, matrix_view<const X>(x), to, {}, {.beta = more ? 1.0 : 0.0, .a = transpose::yes});
-      };
-      if (kept_ == sums_kept::nowhere) {
+      const auto add_share = [&](matrix_view<const D> share, auto to, bool more) { share_product(share, x, to, more); };
+      if (kept_ == sums_kept::rows) {
+        done_ += d.rows;
+      } else if (kept_ == sums_kept::nowhere) {
         add_share(of, out_.dw, false);
       } else if (kept_ == sums_kept::in_workspace) {
         const auto [to, more] = sums_.dw.next(ctx_);
@@ -121,9 +136,13 @@ class linear_chunks {
   }
   /// dw and dbias, after the last chunk. Without one they are zeros.
   void finish() {
+    if (done_ != 0)
+      share_product(matrix_view<const D>(gradients_.rows_from(0, done_)), shared_x_.rows_from(0, done_), out_.dw,
+                    out_.mode == gradient::accumulate);
     if constexpr (halves::exist)
       if (any_ && halves_)
-        halves_.finish({reinterpret_cast<G*>(shared_x_.data()), shared_x_.size_bytes() / sizeof(G)}, ctx_);
+        halves_.finish({reinterpret_cast<G*>(shared_x_.data), shared_x_.rows * shared_x_.cols * sizeof(X) / sizeof(G)},
+                       ctx_);
     sums_.finish(out_, any_, ctx_);
   }
 
@@ -131,13 +150,22 @@ class linear_chunks {
   using G = weight_gradient_t<T>;
   using layer_sums = tigon::detail::layer_sums<B, T>;
   using halves = halved_sums<B, A, G>;
-  /// Where the sums of dw over chunks are: nowhere if one product makes dw and rounds it.
-  enum class sums_kept { nowhere, in_workspace, half_in_dw };
-  static constexpr sums_kept kept(std::size_t hidden, std::size_t vocab, std::size_t chunks, parameters of) {
-    if (of != parameters::overwritten) return sums_kept::in_workspace;
-    if (chunks <= 1) return sums_kept::nowhere;
-    const bool many = layer_sums::sums::many(workspace::product(vocab, hidden), chunks, false);
-    return halves::exist && !many ? sums_kept::half_in_dw : sums_kept::in_workspace;
+  /// Where the sums of dw over chunks are: nowhere if one product makes dw and rounds it. `rows`: the gradients of all
+  /// logits are kept in their place, for one product, where they take no more memory. A product for each chunk reads
+  /// and writes the sums, and is slower.
+  enum class sums_kept { nowhere, in_workspace, half_in_dw, rows };
+  static constexpr sums_kept kept(std::size_t hidden, std::size_t vocab, chunks_of_rows chunks, parameters of) {
+    const bool overwritten = of == parameters::overwritten;
+    if (overwritten && chunks.count <= 1) return sums_kept::nowhere;
+    const std::size_t elements = workspace::product(vocab, hidden);
+    const bool halved = overwritten && halves::exist && !layer_sums::sums::many(elements, chunks.count, false);
+    const std::size_t sums =
+        halved ? halves::bytes(vocab, hidden) : layer_sums::sums::bytes(elements, chunks.count, layer_sums::wide);
+    if (chunks.count > 1 && workspace::bytes_for<D>(chunks.all, vocab) <= sums) return sums_kept::rows;
+    return halved ? sums_kept::half_in_dw : sums_kept::in_workspace;
+  }
+  static constexpr std::size_t bytes_of_rows(std::size_t hidden, std::size_t vocab, std::size_t rows) {
+    return workspace::bytes_for<D>(rows, vocab) + workspace::bytes_for<X>(rows, hidden);
   }
 #if defined(TIGON_CUDA_MODEL)
   static constexpr std::size_t workspace_bytes = 0;
@@ -151,6 +179,12 @@ class linear_chunks {
     kernel_for<op::gemm, B>::template forward<B, TA, TB, TC>(a, {b}, bias, c, no_epilogue{}, opt, ctx_);
   }
 
+  /// to = d^T x, or to += d^T x
+  template <class To>
+  void share_product(matrix_view<const D> d, matrix_view<const X> x, matrix_view<To> to, bool more) const {
+    product(d, x, to, {}, {.beta = more ? 1.0 : 0.0, .a = transpose::yes});
+  }
+
   linear_layer<T> head_;
   linear_gradients<T> out_;
   context& ctx_;
@@ -158,13 +192,10 @@ class linear_chunks {
   bool any_ = false;
   layer_sums sums_;
   halves halves_;
-  std::span<X> shared_x_;  ///< of a chunk
+  matrix_view<X> shared_x_;   ///< of a chunk, or of all rows that are kept
+  matrix_view<D> gradients_;  ///< of the logits of all rows, where they are kept
+  std::size_t done_ = 0;      ///< rows that are kept
 };
-
-/// Of so many rows, which may be none.
-inline std::size_t chunks_of(std::size_t rows, std::size_t chunk) {
-  return tigon::detail::ceil_div(rows, std::max<std::size_t>(chunk, 1));
-}
 
 /// For each chunk of rows loss(begin, z, d): z are its logits, and where d has memory, which is that of the logits,
 /// their gradient goes there; then the gradients of the layer.
@@ -177,10 +208,10 @@ void each_chunk_of_logits(const linear_layer<T>& head, const linear_gradients<T>
   const std::size_t rows = head.x.rows, vocab = head.w.rows;
   workspace::frame frame(ctx.workspace());
   A* const logits = frame.template take<A>(chunk * vocab);
-  layer_type layer(frame, head, out, chunk, chunks_of(rows, chunk), ctx);
+  layer_type layer(frame, head, out, chunks_of(rows, chunk), ctx);
   tigon::detail::for_chunks(rows, chunk, [&](std::size_t begin, std::size_t n) {
     const matrix_view<A> z(logits, n, vocab);
-    const matrix_view<D> d(out.any() ? reinterpret_cast<D*>(logits) : nullptr, n, vocab, vocab * sizeof(A) / sizeof(D));
+    const matrix_view<D> d = out.any() ? layer.gradient_of(z) : matrix_view<D>(nullptr, n, vocab);
     layer.logits(begin, z);
     loss(begin, z, d);
     if (out.any()) layer.backward(begin, d);
@@ -192,7 +223,7 @@ template <backend B, layer_types T>
 std::size_t chunks_workspace(std::size_t rows, std::size_t hidden, std::size_t vocab, std::size_t chunk,
                              parameters of) {
   return workspace::bytes_for<accumulator_t<T>>(chunk, vocab) +
-         linear_chunks<B, T>::bytes(hidden, vocab, chunk, chunks_of(rows, chunk), of);
+         linear_chunks<B, T>::bytes(hidden, vocab, chunks_of(rows, chunk), of);
 }
 
 /// What kernels of such losses have in common: the bytes of a call beside those of its rows.

@@ -61,18 +61,19 @@ class linear_shard_chunks {
         ctx_(ctx),
         shared_(of.comm.size() != 1 && of.out.dx.data != nullptr),
         layer_(frame, of.head, {shared_ ? matrix_view<X>{} : of.out.dx, of.out.dw, of.out.dbias, of.out.mode},
-               of.chunk.rows, chunks_of(of.kept.n, of.chunk.rows), ctx) {
+               chunks_of(of.kept.n, of.chunk.rows), ctx) {
     if (!shared_) return;
     const std::size_t n = of.chunk.rows * of.head.x.cols;
     share_ = frame.template take<A>(n), gathered_ = frame.template take<A>(of.comm.size() * shares_at_a_time(n));
   }
   static std::size_t bytes(tigon::detail::layer_extents of, std::size_t ranks, std::size_t chunk, parameters trained) {
     const std::size_t n = workspace::product(chunk, of.hidden);
-    return linear_chunks<B, T>::bytes(of.hidden, of.vocab, chunk, chunks_of(of.rows, chunk), trained) +
+    return linear_chunks<B, T>::bytes(of.hidden, of.vocab, chunks_of(of.rows, chunk), trained) +
            (ranks == 1 ? 0 : workspace::bytes_for<A>(n) + workspace::bytes_for<A>(ranks, shares_at_a_time(n)));
   }
 
   void logits(std::size_t begin, matrix_view<A> z) const { layer_.logits(begin, z); }
+  matrix_view<D> gradient_of(matrix_view<A> z) const { return layer_.gradient_of(z); }
   /// All ranks together where dx is wanted.
   void backward(std::size_t begin, matrix_view<D> d) {
     layer_.backward(begin, d);

@@ -152,7 +152,7 @@ struct kernel<op::vocab_parallel_fused_linear_cross_entropy, backends::cuda> {
                                                                  kind,
                                                                  rows});
       if (!of.t.out.any()) return;
-      const matrix_view<D> d(reinterpret_cast<D*>(logits), n, own.cols, own.cols * sizeof(A) / sizeof(D));
+      const matrix_view<D> d = layer.gradient_of(z);
       if (cols != 0)
         gpu::each_row_of_logits(ctx,
                                 gpu::gradient_of_shard<Capped, Weighted, A, D, I, gradients>{

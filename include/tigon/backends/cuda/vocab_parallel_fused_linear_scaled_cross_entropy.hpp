@@ -179,7 +179,7 @@ struct kernel<op::vocab_parallel_fused_linear_scaled_cross_entropy, backends::cu
       const gpu::rank_messages<A> all = messages.gather(n);
       gpu::for_each_of(ctx, n, gpu::merge_scaled_losses<A, I>{all, labels.all, rows.from(begin), powers.inverse, sums});
       if (!t.out.any()) return;
-      const matrix_view<D> d(reinterpret_cast<D*>(logits), n, own.cols, own.cols * sizeof(A) / sizeof(D));
+      const matrix_view<D> d = layer.gradient_of(z);
       if (cols != 0)
         gpu::each_row_of_logits(
             ctx,

@@ -66,7 +66,7 @@ class gathered_linear {
   using X = input_t<T>;
   using W = weight_t<T>;
   using layer_type = linear_chunks_of<B, T>;
-  /// Of the gradient of logits, which is where they are.
+  /// Of the gradient of logits.
   using D = typename layer_type::D;
 
   /// At most `rows` rows are gathered at a time, for products that are cut as those of `chunk`; `chunks`: most calls of
@@ -81,7 +81,8 @@ class gathered_linear {
         x_(frame.template take<X>(rows * head.x.cols), rows, head.x.cols),
         dx_(out.dx.data == nullptr ? matrix_view<X>{}
                                    : matrix_view<X>(frame.template take<X>(rows * head.x.cols), rows, head.x.cols)),
-        layer_(frame, {x_, head.w, head.bias, head.packed}, {dx_, out.dw, out.dbias, out.mode}, chunk, chunks, ctx) {}
+        layer_(layer_of(frame, {x_, head.w, head.bias, head.packed}, {dx_, out.dw, out.dbias, out.mode}, chunk, chunks,
+                        head.x.rows, ctx)) {}
 
   /// Most chunks, for groups of rows that share a chunk where they fit: two chunks in succession have more rows than
   /// one holds.
@@ -95,6 +96,13 @@ class gathered_linear {
     layer_.logits(0, z);
   }
 
+  /// Where the gradient of the logits z goes.
+  matrix_view<D> gradient_of(matrix_view<A> z) const {
+    if constexpr (host_memory<B>)
+      return z;
+    else
+      return layer_.gradient_of(z);
+  }
   /// The gradients from that of the logits that were computed last.
   void backward(const std::size_t* row, matrix_view<D> d) {
     layer_.backward(0, d);
@@ -120,6 +128,14 @@ class gathered_linear {
   void finish() { layer_.finish(); }
 
  private:
+  static layer_type layer_of(workspace::frame& frame, linear_layer<T> head, linear_gradients<T> out, std::size_t chunk,
+                             std::size_t chunks, std::size_t rows, context& ctx) {
+    if constexpr (host_memory<B>)
+      return {frame, head, out, chunk, chunks, ctx};
+    else
+      return {frame, head, out, {chunk, chunks, rows}, ctx};
+  }
+
   matrix_view<const X> from_;
   matrix_view<const W> w_;
   std::span<const W> bias_;
@@ -138,7 +154,7 @@ std::size_t gathered_linear_workspace(std::size_t rows, std::size_t hidden, std:
   using layer = gathered_linear<B, T>;
   if constexpr (!host_memory<B>)
     return 2 * workspace::bytes_for<input_t<T>>(chunk, hidden) +
-           linear_chunks_of<B, T>::bytes(hidden, vocab, chunk, layer::most_chunks(rows, chunk), of);
+           linear_chunks_of<B, T>::bytes(hidden, vocab, {chunk, layer::most_chunks(rows, chunk), rows}, of);
   return 2 * workspace::bytes_for<input_t<T>>(chunk, hidden) +
          chunked_linear_workspace<B, T>(hidden, vocab, chunk, layer::most_chunks(rows, chunk), ctx, between, of);
 }

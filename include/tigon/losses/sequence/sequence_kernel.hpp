@@ -71,10 +71,9 @@ struct sequence_kernel {
       if (t.second_column != nullptr)
         look_up<B>(policy, z, t.lse + k, how, {rest, large}, t.second_column + k, t.second_logp + k, ctx);
     };
-    using D = typename gathered_linear<B, T>::D;
     const auto make_gradients = [&](std::size_t k, std::size_t n, bool again) {
       const matrix_view<A> z(memory, n, vocab);
-      const matrix_view<D> d(reinterpret_cast<D*>(memory), n, vocab, vocab * sizeof(A) / sizeof(D));
+      const matrix_view<typename gathered_linear<B, T>::D> d = policy.gradient_of(z);
       if (again) policy.logits(t.row + k, z);
       selected_gradient<A> second;
       if (t.second_column != nullptr) second = {t.second_column + k, t.second_u + k};
