@@ -95,8 +95,8 @@ struct exact_logits {
   }
 };
 /// Log-probabilities of one column a row: the logits that weigh most are computed again in f64, which removes their
-/// rounding and that of the sum. A block a row.
-template <class X, class W, class A>
+/// rounding and that of the sum. A block a row, of which it reads N columns at a time.
+template <int N, class X, class W, class A>
 __global__ void __launch_bounds__(256)
     look_up_columns(matrix_view<const A> z, const lse_parts<A>* lse,
                     const __grid_constant__ exact_logits<X, W, A> exact, const std::int64_t* column, double* logp) {
@@ -121,16 +121,18 @@ __global__ void __launch_bounds__(256)
   if (threadIdx.x == 0) found = 0;
   __syncthreads();
   double rest[1] = {0};
-#pragma unroll 4
-  for (std::size_t j = threadIdx.x; j < z.cols; j += blockDim.x) {
-    const A v = z.row(i)[j];
-    if (v < cut) {
-      // The sum keeps what all exponentials have in common: not those that err to one side (powers.hpp).
-      rest[0] += static_cast<double>(math::exp((v - top) * inverse));
-    } else if (const unsigned at = atomicAdd(&found, 1u); at < most) {
-      large[at] = static_cast<std::int64_t>(j);
-    }
-  }
+  row_in_memory<N, A>{z.row(i), static_cast<unsigned>(z.cols)}.each([&](unsigned j, const auto& e) {
+    A some(0);
+    numbers_of<A>(e, [&](int u, A v) {
+      if (v < cut) {
+        // The sum keeps what all exponentials have in common: not those that err to one side (powers.hpp).
+        some += math::exp_nonpositive((v - top) * inverse);
+      } else if (const unsigned at = atomicAdd(&found, 1u); at < most) {
+        large[at] = static_cast<std::int64_t>(j) + u;
+      }
+    });
+    rest[0] += static_cast<double>(some);
+  });
   group<0>::reduce<add>(rest);
   __syncthreads();
   const unsigned n = found < most ? found : most;

@@ -125,9 +125,12 @@ struct kernel<op::fused_linear_preference, backends::cuda> : detail::sequence_ke
     using X = typename Rows::X;
     using W = typename Rows::W;
     if (z.rows == 0) return;
-    gpu::launch(ctx, gpu::look_up_columns<X, W, A>, dim3(gpu::blocks(z.rows)), dim3(256), matrix_view<const A>(z), lse,
-                gpu::exact_logits<X, W, A>{rows.rows(), rows.w(), rows.bias().data(), temperature, softcap}, column,
-                logp);
+    constexpr int N = static_cast<int>(gpu::access_bytes / sizeof(A));
+    const gpu::exact_logits<X, W, A> exact{rows.rows(), rows.w(), rows.bias().data(), temperature, softcap};
+    const bool wide = z.cols % N == 0 && gpu::begins_accesses<N>(z.data, z.row_stride);
+    (void)gpu::columns(z.cols);
+    gpu::launch(ctx, wide ? gpu::look_up_columns<N, X, W, A> : gpu::look_up_columns<1, X, W, A>,
+                dim3(gpu::blocks(z.rows)), dim3(256), matrix_view<const A>(z), lse, exact, column, logp);
   }
 
   /// Lists the tokens, and counts those of the nll.
