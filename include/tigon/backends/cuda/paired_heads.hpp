@@ -10,6 +10,19 @@
 namespace tigon::gpu {
 inline namespace TIGON_ABI {
 
+/// n / by for n < 2^31, by a product.
+struct divisor {
+  unsigned by, shift = 0, factor;  ///< factor: 2^(31 + shift) / by, rounded up
+
+  explicit divisor(std::size_t of) : by(static_cast<unsigned>(std::max<std::size_t>(of, 1))) {
+    while ((std::uint64_t{1} << shift) < by) ++shift;
+    factor = static_cast<unsigned>(((std::uint64_t{1} << (31 + shift)) + by - 1) / by);
+  }
+  TIGON_DEVICE_INLINE unsigned divides(unsigned n) const {
+    return static_cast<unsigned>((std::uint64_t{n} * factor) >> (31 + shift));
+  }
+};
+
 /// The columns of a head in pairs: those that are rotated, then the rest, the first half of it with the second. Of an
 /// odd rest the last pair lacks its second column.
 struct paired_columns {
@@ -64,6 +77,36 @@ struct paired_columns {
   }
 };
 
+/// P pairs from j on of a thread that has no others, by two accesses.
+template <int P>
+struct pairs_of_thread {
+  unsigned first, second;  ///< where the accesses begin
+  bool interleaved, rotated;
+
+  TIGON_DEVICE_INLINE pairs_of_thread(const paired_columns& columns, std::size_t j)
+      : first(static_cast<unsigned>(columns.column(j))),
+        interleaved(columns.side_by_side(j)),
+        rotated(columns.rotated(j)) {
+    second = first + (interleaved ? P : static_cast<unsigned>(columns.apart(j)));
+  }
+  template <class T>
+  TIGON_DEVICE_INLINE void load(stored_pairs<P, T>& to, const T* row) const {
+    to.a.load(row + first), to.b.load(row + second);
+  }
+  template <class T>
+  TIGON_DEVICE_INLINE column_pairs<P, T> unpacked(const stored_pairs<P, T>& from) const {
+    using A = accumulator_t<T>;
+    column_pairs<P, T> c;
+    const auto at = [&](int k) { return k < P ? from.a.template get<A>(k % P) : from.b.template get<A>(k % P); };
+#pragma unroll
+    for (int k = 0; k < P; ++k) {
+      c.u[k] = interleaved ? at(2 * k) : at(k);
+      c.v[k] = interleaved ? at(2 * k + 1) : at(P + k);
+    }
+    return c;
+  }
+};
+
 /// The heads of q, or of k.
 template <class T, class W>
 struct normed_side {
@@ -72,6 +115,7 @@ struct normed_side {
   const W* w;  ///< null: ones
   accumulator_t<T> offset;
   std::size_t rows;
+  divisor heads;
 
   TIGON_DEVICE_INLINE bool wanted(bool sums) const { return out.data != nullptr || sums; }
   template <int P>
@@ -87,13 +131,16 @@ struct normed_heads {
   angles_of_tables<U> angles;
   A eps;
 
+  divisor seq_len;
+
   /// A row of a side.
   struct place {
-    std::size_t b, h, s, token;
+    unsigned b, h, s, token;
   };
-  TIGON_DEVICE_INLINE place of(const normed_side<T, W>& side_of, std::size_t i) const {
-    const std::size_t token = i / side_of.x.heads, b = token / side_of.x.seq_len;
-    return {b, i - token * side_of.x.heads, token - b * side_of.x.seq_len, token};
+  TIGON_DEVICE_INLINE place of(const normed_side<T, W>& side_of, std::size_t row) const {
+    const auto i = static_cast<unsigned>(row);
+    const unsigned token = side_of.heads.divides(i), b = seq_len.divides(token);
+    return {b, i - token * side_of.heads.by, token - b * seq_len.by, token};
   }
   /// offset + w of the pairs from j on.
   template <int P>
@@ -110,8 +157,7 @@ struct normed_heads {
   TIGON_DEVICE_INLINE void rotate(column_pairs<P, T>& c, const place& of, std::size_t j, A sign) const {
     if (!columns.rotated(j)) return;
     A cs[P], zs[P];
-    const auto narrow = [](std::size_t n) { return static_cast<unsigned>(n); };
-    angles.template load<P>(token_place{narrow(of.token), narrow(of.b), narrow(of.s)}, j, cs, zs);
+    angles.template load<P>(token_place{of.token, of.b, of.s}, j, cs, zs);
     c.rotate(cs, zs, sign);
   }
 };
@@ -128,7 +174,10 @@ struct head_thread {
   const T* from;
 
   TIGON_DEVICE_INLINE head_thread(const normed_heads<T, W, U>& heads, const normed_side<T, W>& of, std::size_t i)
-      : all(heads), side(of), at(heads.of(of, i)), from(of.x.at(at.b, at.h, at.s)) {}
+      : head_thread(heads, of, heads.of(of, i)) {}
+  TIGON_DEVICE_INLINE head_thread(const normed_heads<T, W, U>& heads, const normed_side<T, W>& of,
+                                  typename normed_heads<T, W, U>::place place)
+      : all(heads), side(of), at(place), from(of.x.at(at.b, at.h, at.s)) {}
   static TIGON_DEVICE_INLINE std::size_t first_pair() { return group::lane() * std::size_t{P}; }
   /// f(j) for the pairs of this thread.
   template <class F>

@@ -154,18 +154,19 @@ struct head_gradient : head_thread<Lanes, P, Kept, T, W, U> {
   using program = tigon::detail::rms_norm_gradient<C, T, A>;
   const T* dy;
   column_pairs<P, T> x, g;
+  column_pairs<P, W> w;
 
-  TIGON_DEVICE_INLINE head_gradient(const normed_heads<T, W, U>& heads, const normed_side<T, W>& of, std::size_t i)
-      : thread(heads, of, i), dy(of.dy.at(this->at.b, this->at.h, this->at.s)) {}
+  TIGON_DEVICE_INLINE head_gradient(const normed_heads<T, W, U>& heads, const normed_side<T, W>& of,
+                                    typename normed_heads<T, W, U>::place place)
+      : thread(heads, of, place), dy(of.dy.at(this->at.b, this->at.h, this->at.s)) {}
   TIGON_DEVICE_INLINE void load(std::size_t j) {
-    x = this->columns_of(this->from, j), g = this->columns_of(dy, j);
+    x = this->columns_of(this->from, j), g = this->columns_of(dy, j), w = this->all.template weights<P>(this->side, j);
     this->all.rotate(g, this->at, j, A(-1));
   }
   /// Sums of x^2, and of g (offset + w) x.
   TIGON_DEVICE_INLINE void reduce(A (&sums)[2]) {
     this->each([&](std::size_t j) {
-      load(j);
-      const auto w = this->all.template weights<P>(this->side, j);
+      if constexpr (!Kept) load(j);
       const A offset = this->side.offset;
 #pragma unroll
       for (int k = 0; k < P; ++k) {
@@ -181,7 +182,6 @@ struct head_gradient : head_thread<Lanes, P, Kept, T, W, U> {
     this->each([&](std::size_t j) {
       if constexpr (!Kept) load(j);
       const auto& columns = this->all.columns;
-      const auto w = this->all.template weights<P>(this->side, j);
       const auto add_to = [&](A& sum, A d, A u) { sum = p.dw(value, V(d), V(u), V(sum)).r; };
       column_pairs<P, T> dx;
 #pragma unroll
@@ -200,9 +200,46 @@ struct head_gradient : head_thread<Lanes, P, Kept, T, W, U> {
   }
 };
 
+/// Heads whose pairs are kept, one after the other: x and dy of the next one are on their way while one is reduced. w
+/// is read once.
+template <unsigned Lanes, int P, casting C, class T, class W, class U>
+class coming_heads {
+ public:
+  using gradient = head_gradient<Lanes, P, true, C, T, W, U>;
+
+  TIGON_DEVICE_INLINE coming_heads(const normed_heads<T, W, U>& all, const normed_side<T, W>& side)
+      : all_(all), side_(side), here_(gradient::first_pair() < all.columns.pairs()), pairs_(all.columns, first()) {
+    w_ = all.template weights<P>(side, first());
+  }
+  TIGON_DEVICE_INLINE void bring(std::size_t i) {
+    at_ = all_.of(side_, i);
+    if (!here_) return;
+    pairs_.load(x_, side_.x.at(at_.b, at_.h, at_.s)), pairs_.load(dy_, side_.dy.at(at_.b, at_.h, at_.s));
+  }
+  /// The one that was brought.
+  TIGON_DEVICE_INLINE gradient head() const {
+    gradient of(all_, side_, at_);
+    if (!here_) return of;
+    of.x = pairs_.unpacked(x_), of.g = pairs_.unpacked(dy_), of.w = w_;
+    all_.rotate(of.g, at_, first(), accumulator_t<T>(-1));
+    return of;
+  }
+
+ private:
+  TIGON_DEVICE_INLINE std::size_t first() const { return here_ ? gradient::first_pair() : 0; }
+
+  const normed_heads<T, W, U>& all_;
+  const normed_side<T, W>& side_;
+  bool here_;
+  pairs_of_thread<P> pairs_;
+  column_pairs<P, W> w_;
+  typename normed_heads<T, W, U>::place at_;
+  stored_pairs<P, T> x_, dy_;
+};
+
 /// The heads of a task, and with partials their sums of dw: a row for every task of q, then of k.
 template <unsigned Lanes, int P, bool Kept, casting C, class T, class W, class U>
-__global__ void __launch_bounds__(head_threads<Lanes, Kept>, Kept ? 5 : 20)
+__global__ void __launch_bounds__(head_threads<Lanes, Kept>, Kept ? 4 : 20)
     head_gradients(const __grid_constant__ normed_heads<T, W, U> all, std::size_t per_task, unsigned tasks_of_q,
                    accumulator_t<T>* partials, std::size_t stride) {
   using A = accumulator_t<T>;
@@ -223,8 +260,7 @@ __global__ void __launch_bounds__(head_threads<Lanes, Kept>, Kept ? 5 : 20)
   __syncthreads();
   using gradient = head_gradient<Lanes, P, Kept, C, T, W, U>;
   const typename gradient::program program{static_cast<A>(all.columns.dim), side.offset, all.eps};
-  for (std::size_t i = begin + group::index(); i < end; i += group::count()) {
-    gradient head(all, side, i);
+  const auto take = [&](gradient head, std::size_t i) {
     A sums[2] = {0, 0};
     head.reduce(sums);
     const auto value = program.finish(sums[1], head.rstd(sums[0]));
@@ -232,6 +268,18 @@ __global__ void __launch_bounds__(head_threads<Lanes, Kept>, Kept ? 5 : 20)
       head.map(program, value, dw, own);
     else if (group::lane() == 0)
       in_f64[i - begin] = true;
+  };
+  std::size_t i = begin + group::index();
+  if constexpr (Kept) {
+    coming_heads<Lanes, P, C, T, W, U> heads(all, side);
+    if (i < end) heads.bring(i);
+    for (; i < end; i += group::count()) {
+      const gradient head = heads.head();
+      if (i + group::count() < end) heads.bring(i + group::count());
+      take(head, i);
+    }
+  } else {
+    for (; i < end; i += group::count()) take(gradient(all, side, all.of(side, i)), i);
   }
   if constexpr (Kept)
     if (own != nullptr) store_dw<Lanes>(all.columns, dw, own);
@@ -298,11 +346,16 @@ struct kernel<op::qk_norm_rope, backends::cuda> : kernel<op::qk_norm_rope, backe
     const std::size_t tokens = x.q.batch * x.q.seq_len;
     const auto offset = [&](in_vector<W> of) { return of ? static_cast<A>(opt.offset) : A(0); };
     return {
-        {{x.q, dy.q, q_out, w.q.data, offset(w.q), tokens * x.q.heads},
-         {x.k, dy.k, k_out, w.k.data, offset(w.k), tokens * x.k.heads}},
+        {{x.q, dy.q, q_out, w.q.data, offset(w.q), heads_of(tokens, x.q.heads), gpu::divisor(x.q.heads)},
+         {x.k, dy.k, k_out, w.k.data, offset(w.k), heads_of(tokens, x.k.heads), gpu::divisor(x.k.heads)}},
         gpu::paired_columns(x.q.head_dim, detail::rotated_part(x.q.head_dim, opt.rotary_dim, opt.columns, opt.pairs)),
         {tables.cos, tables.sin, tables.cos.rows == x.q.seq_len},
-        static_cast<A>(opt.eps)};
+        static_cast<A>(opt.eps),
+        gpu::divisor(x.q.seq_len)};
+  }
+  /// Of so many tokens, so many that a divisor takes them.
+  static std::size_t heads_of(std::size_t tokens, std::size_t heads) {
+    return gpu::fitting(workspace::product(tokens, heads), "heads");
   }
   /// run<lanes of a head, pairs of a thread, whether these are all>()
   template <class T, class W, class U, class Run>
