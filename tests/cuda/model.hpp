@@ -50,7 +50,14 @@ using cudaStream_t = void*;
 inline cudaError_t cudaGetLastError() { return cudaSuccess; }
 inline const char* cudaGetErrorString(cudaError_t) { return "an error"; }
 inline cudaError_t reported = cudaSuccess;  // what the device reports, set by a test
+
+namespace cuda_model {
+// What the host asked for: memory of the device, copies of it to the host, and that the device is done.
+inline std::atomic<unsigned> allocations = 0, reads = 0, waits = 0;
+}  // namespace cuda_model
+
 inline cudaError_t cudaMallocAsync(void** p, std::size_t bytes, cudaStream_t) {
+  ++cuda_model::allocations;
   *p = std::aligned_alloc(256, (bytes + 255) / 256 * 256);
   return *p == nullptr ? cudaErrorMemoryAllocation : cudaSuccess;
 }
@@ -61,7 +68,8 @@ inline cudaError_t cudaFreeAsync(void* p, cudaStream_t) {
   return cudaSuccess;
 }
 enum cudaMemcpyKind { cudaMemcpyHostToDevice, cudaMemcpyDeviceToHost };
-inline cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaMemcpyKind, cudaStream_t) {
+inline cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind, cudaStream_t) {
+  if (kind == cudaMemcpyDeviceToHost) ++cuda_model::reads;
   std::memcpy(to, from, bytes);
   return cudaSuccess;
 }
@@ -234,7 +242,6 @@ inline std::mutex& busy() {
 /// A GPU runs blocks in any order; the model from the first or from the last.
 inline bool last_block_first = false;
 /// How often a host has waited for the device.
-inline std::atomic<unsigned> waits = 0;
 
 /// kernel<<<grid, threads, 0, stream>>>(argument...). One at a time, whatever thread of the system starts it.
 template <class... Parameter, class... Argument>

@@ -1,5 +1,6 @@
 // An operator on the model of a GPU and on single numbers: the same operands, equal results, equal bits in two runs,
-// nothing written beside the results, and the device's memory out of the host's reach but in kernels. The second run
+// nothing written beside the results, and the device's memory out of the host's reach but in kernels. The host neither
+// reads it nor waits for the device, and with a workspace as large as the first run's takes no memory. The second run
 // has the last block first. With TIGON_TESTS_ON_GPU a GPU takes the model's place (tools/gpu_check): the second run is
 // then the replay of a graph that captured the call.
 #ifndef TIGON_TESTS_CUDA_PROBLEM_HPP
@@ -191,8 +192,11 @@ class problem {
 #else
   template <class Call>
   static void on_device(const Call& call, bool again) {
+    static std::size_t most = 0;  // bytes of workspace in the first run
     workspace scratch(gpu::memory(nullptr));
     context ctx(serial(), scratch, gpu::queue(nullptr));
+    if (again) scratch.expect("the second run", most);
+    const unsigned allocations = cuda_model::allocations, reads = cuda_model::reads, waits = cuda_model::waits;
     cuda_model::before_kernel = [] { device_memory::instance().reachable(true); };
     cuda_model::after_kernel = [] { device_memory::instance().reachable(false); };
     device_memory::instance().reachable(false);
@@ -201,6 +205,12 @@ class problem {
     cuda_model::last_block_first = false;
     cuda_model::before_kernel = cuda_model::after_kernel = nullptr;
     device_memory::instance().reachable(true);
+    most = scratch.capacity();
+    EXPECT_EQ(cuda_model::reads, reads) << "the host read the device's memory";
+#if TIGON_CHECKS < 2
+    EXPECT_EQ(cuda_model::waits, waits) << "the host waited for the device";
+#endif
+    if (again) EXPECT_EQ(cuda_model::allocations, allocations) << "memory was taken beside the workspace";
   }
 #endif
 
