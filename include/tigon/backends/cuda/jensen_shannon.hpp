@@ -23,10 +23,10 @@ struct even_jensen_shannon {
   TIGON_INLINE simd::divergence_terms<V> operator()(V log_q, V log_p, float shift = 0) const {
     const float a = simd::finite_log(log_q).r, b = simd::finite_log(log_p).r, s = a - b, z = s * s;
     const float q = probability(a), p = probability(b), m = 0.5f * (p + q), below = below_larger(s);
-    const float near = m * z * simd::detail::polynomial(V(z), simd::divergence_constants<float>::even()).r;
-    const float far = -lanes::fma(m, below, (p < q ? p : q) * (0.5f * (s < 0 ? -s : s)));
+    const float close = simd::even_value_near(V(m), V(z)).r;
+    const float apart = -lanes::fma(m, below, (p < q ? p : q) * (0.5f * (s < 0 ? -s : s)));
     const float c = log_ratio(s, z, below);
-    return {V(z <= 1 ? near : far), V(q), V(q * (c - shift)), V(c)};
+    return {V(z <= 1 ? close : apart), V(q), V(q * (c - shift)), V(c)};
   }
   /// q (c + k) for results of 16 bits: within 4e-6 of q (|c| + |k|).
   TIGON_INLINE float rough(V log_q, V log_p, float k) const {
@@ -41,8 +41,8 @@ struct even_jensen_shannon {
   static TIGON_INLINE float log_ratio(float s, float z, float below) {
     const float even =
         lanes::fma(lanes::fma(lanes::fma(-0x1.79fcc6p-16f, z, 0x1.69abd2p-12f), z, -0x1.554db4p-8f), z, 0x1.fffffcp-4f);
-    const float near = lanes::fma(even, z, -0.5f * s), far = (s < 0 ? -s : 0) + below;
-    return z <= 1 ? near : far;
+    const float close = lanes::fma(even, z, -0.5f * s), apart = (s < 0 ? -s : 0) + below;
+    return z <= 1 ? close : apart;
   }
   // log((1 + e^-|s|) / 2), the logarithm of M less that of the larger of both.
   static TIGON_INLINE float below_larger(float s) {

@@ -197,6 +197,12 @@ struct jensen_shannon {
   }
 };
 
+/// The value of even_jensen_shannon from M and z = d^2, for z <= 1: M times a polynomial in z.
+template <class V>
+TIGON_INLINE V even_value_near(V m, V z) {
+  return m * z * detail::polynomial(z, divergence_constants<typename V::value_type>::even());
+}
+
 /// jensen_shannon at beta = 1/2, which is the same with P and Q exchanged: with H the larger of the two, L the smaller,
 /// d = log H - log L,
 ///   L = H e^-d,   M = H (1 + (e^-d - 1) / 2),   log M - log H = log1p((e^-d - 1) / 2),   log M - log L = that + d
@@ -217,8 +223,7 @@ struct even_jensen_shannon {
     const V by = (d + log_l) - log_h;
     const V l = select(log_l < V(detail::constants<A>::log_smallest), V(A(0)), fma(near_l, by, near_l));
     const V to_h = log1p_near(v).log, to_l = to_h + d, m = fma(h, v, h);
-    const V value =
-        select(d <= one, m * z * detail::polynomial(z, divergence_constants<A>::even()), -(fma(m, to_h, half * l * d)));
+    const V value = select(d <= one, even_value_near(m, z), -(fma(m, to_h, half * l * d)));
     const auto q_is_l = a < b;
     const V q = select(q_is_l, l, h), c = select(q_is_l, to_l, to_h);
     return {value, q, q * (c - V(shift)), c};
