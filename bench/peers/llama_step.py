@@ -11,8 +11,10 @@ median over the rounds. PyTorch's processes keep freed memory (MALLOC_TRIM_THRES
 which eager spends its time on fresh pages.
 
     eager, compile     weights and activations f32
+    chunked loss       eager, with PyTorch's cross entropy behind a layer by chunks of rows, without all logits
     autocast           weights f32, products bf16                          (bf16)
     compile autocast   the same by torch.compile                           (bf16)
+    autocast chunked loss  the same, with that loss in bf16                (bf16)
     bf16 weights       weights, gradients and moments bf16                 (bf16; less exact than the others)
     tigon              f32; or bf16 weights and activations, f32 masters, gradients and moments
 
@@ -31,8 +33,8 @@ import subprocess
 import sys
 import time
 
-PEERS = {"f32": ["eager", "compile", "tigon"],
-         "bf16": ["autocast", "compile autocast", "bf16 weights", "tigon"]}
+PEERS = {"f32": ["eager", "compile", "chunked loss", "tigon"],
+         "bf16": ["autocast", "compile autocast", "autocast chunked loss", "bf16 weights", "tigon"]}
 STATE_BYTES = {"bf16 weights": 8}
 
 
@@ -45,6 +47,17 @@ def parameters(o):
     head = o.hidden // o.heads
     layer = o.hidden * (o.hidden + 2 * o.kv_heads * head) + o.hidden * o.hidden + 3 * o.hidden * o.intermediate
     return 2 * o.vocab * o.hidden + o.layers * (layer + 2 * o.hidden) + o.hidden
+
+
+def loss_by_chunks(model, ids):
+    """The model's loss, without all logits. Under autocast of the types that its product would have."""
+    import torch
+
+    hidden, weight = model.model(input_ids=ids).last_hidden_state[:, :-1].flatten(0, 1), model.lm_head.weight
+    if torch.is_autocast_enabled("cpu"):
+        hidden, weight = hidden.to(torch.bfloat16), weight.to(torch.bfloat16)
+    return torch.nn.functional.linear_cross_entropy(
+        hidden, weight, ids[:, 1:].flatten(), options=torch.nn.LinearCrossEntropyOptions())
 
 
 def pytorch_worker(peer, o):
@@ -71,8 +84,9 @@ def pytorch_worker(peer, o):
         ids = torch.randint(o.vocab, (o.batch, o.seq_len + 1))
         start = time.perf_counter()
         with torch.autocast("cpu", dtype=torch.bfloat16, enabled="autocast" in peer):
+            ids = ids[:, :-1].contiguous()
             # Labels are shifted by the model.
-            loss = run(input_ids=ids[:, :-1].contiguous(), labels=ids[:, :-1].contiguous()).loss
+            loss = loss_by_chunks(model, ids) if "chunked" in peer else run(input_ids=ids, labels=ids).loss
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
