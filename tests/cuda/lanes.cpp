@@ -52,8 +52,8 @@ struct exponentials_of {
 TEST(cuda_lanes, exponentials) {
   const auto fill = [](std::size_t j) { return std::pair{-static_cast<float>(j) * 0.0087131f, 0.f}; };
   check_columns(exponentials_of(), 10000, fill, [](double x, double, const float* got) {
-    expect_near(got[0], std::exp(x), 1.8e-7, x);
-    expect_near(got[1], std::exp(x / 3), 1.8e-7, x);
+    expect_near(got[0], std::exp(x), 2.1e-7, x);
+    expect_near(got[1], std::exp(x / 3), 2.1e-7, x);
     if (x > -40) expect_near(got[2], std::exp(x), 2e-6, x);
     if (x > -120) expect_near(got[3], std::exp(x / 3), 2e-6, x);
   });
@@ -114,7 +114,7 @@ TEST(cuda_lanes, even_jensen_shannon) {
     if (s > 1e-3L && value > 1e-30) {
       // In this form the reference itself cancels where s is large.
       const long double plain = -(m * (std::log(m) - std::max(x, y)) + std::min(p, q) * s / 2);
-      expect_near(got[0], s > 1 ? static_cast<double>(plain) : value, 1e-6, x, y);
+      expect_near(got[0], s > 1 ? static_cast<double>(plain) : value, 1.1e-6, x, y);
     }
     if (q < 1e-37L) return;  // subnormal numbers are 0
     expect_near(got[1], static_cast<double>(q), 2.5e-7, x, y);
