@@ -765,15 +765,24 @@ def test_lora():
         assert error(actual[name], expected[name]) <= 2e-5, name
 
 
-def test_autocast():
-    """f32 weights, products in bf16."""
-    model = build("qwen3")
+def autocast():
+    return torch.autocast("cpu", dtype=torch.bfloat16)
+
+
+def test_autocast(family, calls):
+    """f32 weights, products in bf16: the operators that are called without it, and as exact as transformers."""
+    model = build(family, **all_experts(family))
     exact, expected = step(exactly(twin(model)))
-    errors = []
-    for m in (model, patched(model)):
+    copied, errors = patched(model), []
+    calls.clear()
+    copied(**batch())
+    counts = dict(calls)
+    for m in (model, copied):
         m.zero_grad(set_to_none=True)
-        with torch.autocast("cpu", dtype=torch.bfloat16):
+        calls.clear()
+        with autocast():
             loss = m(**batch()).loss
+        assert calls == (counts if m is copied else {})
         loss.backward()
         assert all(p.grad.dtype == torch.float32 for p in m.parameters())
         grads = {name: sized_error(g, expected[name]) for name, g in gradients(m).items()}
@@ -782,6 +791,48 @@ def test_autocast():
     assert loss <= 1.3 * loss_eager + 2e-3
     for name, (value, numbers) in actual.items():
         assert value <= scatter(numbers) * eager[name][0] + 2e-3, name
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen3", "gemma2", "qwen3_moe"])
+def test_types_under_autocast(family):
+    """What each module gives is of the type that it has in transformers."""
+    model, seen = build(family), []
+    for m in (model, patched(model)):
+        types = {}
+        for name, module in list(m.named_modules())[1:]:
+            if name.endswith("layernorm") or name == "model":
+                continue  # with a hook, it would not be fused with the sum before it
+            module.register_forward_hook(lambda _, inputs, output, name=name: types.update(
+                {name: (output[0] if isinstance(output, tuple) else output).dtype}))
+        with autocast(), torch.no_grad():
+            m(input_ids=batch()["input_ids"])
+        seen.append(types)
+    assert seen[1].items() <= seen[0].items() and len(seen[1]) > 20
+
+
+def test_linear_is_measured_under_autocast(calls):
+    """In autocast's type, at the first call, wherever that is; f32's measurement is another."""
+    from tigon_torch.apply import measure
+
+    model = build("llama")
+    copied = patched(model, linear="auto")
+    layers = [m for m in copied.modules() if type(m) is torch.nn.Linear]
+    measure._times.cache_clear()
+    copied.gradient_checkpointing_enable({"use_reentrant": False})
+    losses = []
+    for m in (model, copied):
+        with autocast():
+            loss = m(**batch()).loss
+        loss.backward()  # which calls them once more, as often
+        losses.append(loss.detach())
+    torch.testing.assert_close(*losses, rtol=2e-3, atol=0)
+    sizes = {m.weight.shape for m in layers} - {model.lm_head.weight.shape}
+    assert measure._times.cache_info().currsize == len(sizes)
+    tigons = sum(measure.linear_is_faster(m.in_features, m.out_features, torch.bfloat16) for m in layers[:-1])
+    calls.clear()
+    with autocast(), torch.no_grad():
+        copied.model(input_ids=batch()["input_ids"])
+    assert calls.get("linear", 0) == tigons
 
 
 def test_other_heads():

@@ -897,6 +897,40 @@ def test_autocast():
     assert torch.equal(y, ops.linear(x.bfloat16(), w.bfloat16()))
 
 
+MIXED = {
+    "swiglu": (ops.swiglu, (5, 16), (5, 16)),
+    "geglu": (ops.geglu, (5, 16), (5, 16)),
+    "fused_add_rms_norm": (lambda x, r: ops.fused_add_rms_norm(x, r, torch.ones(16)), (5, 16), (5, 16)),
+    "rope": (lambda q, k: ops.rope(q, k, COS.float(), SIN.float()), Q, K),
+    "mrope": (lambda q, k: ops.mrope(q, k, COS3.float(), SIN3.float(), [1, 2, 1]), Q, K),
+}
+
+
+@pytest.mark.parametrize("name", MIXED)
+def test_mixed_types_under_autocast(name):
+    """The wider one of two, as torch's operators have it; without autocast they are refused."""
+    function, *shapes = MIXED[name]
+    for types in ((f32, bf16), (bf16, f32)):
+        inputs = [torch.randn(shape).to(dtype).requires_grad_() for shape, dtype in zip(shapes, types)]
+        with pytest.raises(RuntimeError, match=f"tigon: {name}: .*expected"):
+            function(*inputs)
+        wide = [t.detach().float().requires_grad_() for t in inputs]
+        with torch.autocast("cpu", bf16):
+            results, gradients = run(function, inputs)
+        expected, wanted = run(function, wide)
+        assert all(map(torch.equal, results, expected))
+        assert all(torch.equal(a, b.to(a.dtype)) for a, b in zip(gradients, wanted))
+        assert [g.dtype for g in gradients] == list(types)
+
+
+def test_rope_of_tables_in_another_type():
+    """They are taken in f32: the rotation is rounded once."""
+    q, k = torch.randn(Q).bfloat16(), torch.randn(K).bfloat16()
+    wanted = ops.rope(q.float(), k.float(), COS.float(), SIN.float())
+    for a, b in zip(ops.rope(q, k, COS.float(), SIN.float()), wanted):
+        assert torch.equal(a, b.bfloat16())
+
+
 def test_heads_and_halves_are_not_copied():
     hidden = torch.randn(2, 6, 64)
     q, k = (part.unflatten(-1, (4, 8)).transpose(1, 2) for part in hidden.chunk(2, -1))

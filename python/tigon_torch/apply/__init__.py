@@ -132,7 +132,7 @@ class _Applying:
         facts, offset = _equal.rms_norm(norm), _equal.layer_norm(norm)
         if facts is not None:
             if self.takes("rms_norm"):
-                self.forward("rms_norm", norm, _modules.rms_norm_forward, *facts)
+                self.forward("rms_norm", norm, _modules.rms_norm_forward, *facts, _equal.widens(norm, facts))
         elif offset is not None:
             if self.takes("layer_norm"):
                 self.forward("layer_norm", norm, _modules.layer_norm_forward, offset)
@@ -249,17 +249,18 @@ class _Applying:
                 continue
             outputs, inputs = layer.weight.shape
             if self.on["linear"] != "auto":
-                self.forward("linear", layer, _modules.linear_forward, FEW, None)
+                self.forward("linear", layer, _modules.linear_forward, FEW, None, False)
                 continue
             shape = inputs, outputs, layer.weight.dtype
             least, faster = least_rows(*shape), linear_is_faster(*shape)
             if faster:
-                self.forward("linear", layer, _modules.linear_forward, least, None)
+                self.forward("linear", layer, _modules.linear_forward, least, None, True)
                 continue
             but = "" if least == FEW else f", but with fewer than {FEW} rows"
             self.report.leave(f"linear {inputs} -> {outputs}, {str(layer.weight.dtype)[6:]}: not faster here{but}")
-            if least != FEW and "forward" not in vars(layer):
-                put(layer, "forward", Forward(layer, _modules.linear_forward, least, FEW))
+            under_autocast = layer.weight.dtype == torch.float32  # which is measured when it is called so
+            if (least != FEW or under_autocast) and "forward" not in vars(layer):
+                put(layer, "forward", Forward(layer, _modules.linear_forward, least, FEW, True))
 
     def projections(self, attention) -> None:
         """Query, key and value on a GPU, whose products are PyTorch's: of one input (products.py)."""

@@ -4,7 +4,7 @@ from torch import Tensor
 
 from ..arguments import checked, one_of, refuse, whole
 from ..registration import autograd, fake
-from .common import _made, _ops, _unknown_half
+from .common import _joint, _made, _ops, _unknown_half
 
 _COLUMNS = {"first": False, "last": True}
 _PAIRS = {"halves": False, "neighbours": True}
@@ -23,6 +23,7 @@ def rope(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, rotary_dim: int | None 
     last = one_of(_COLUMNS, "rope", "columns", columns)
     neighbours = one_of(_PAIRS, "rope", "pairs", pairs)
     r = -1 if rotary_dim is None else whole("rope", "rotary_dim", rotary_dim, 0)
+    q, k = _joint(q, k)
     if _unknown_half(q):
         q, k = rope(q.float(), k.float(), cos, sin, rotary_dim, columns, pairs)
         return q.half(), k.half()
@@ -35,6 +36,7 @@ def mrope(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, section) -> tuple[Tens
     whose sum is d/2."""
     if not isinstance(section, (list, tuple)):
         refuse("mrope", "section", section, "three numbers")
+    q, k = _joint(q, k)
     if _unknown_half(q):
         q, k = mrope(q.float(), k.float(), cos, sin, section)
         return q.half(), k.half()
