@@ -1,6 +1,7 @@
 """What setup.py does before and beside the build: what is missing is said before CMake starts; an sdist is whole."""
 import os
 import pathlib
+import re
 import shlex
 import shutil
 import subprocess
@@ -71,6 +72,14 @@ def test_sources_that_were_not_built(sources):
 def test_an_older_torch(sources):
     said, = importing(sources, "torch.__version__ = '2.9.1+cpu'")
     assert said == "ImportError: tigon_torch: PyTorch 2.9.1+cpu is older than 2.10, for which it is compiled; upgrade it"
+
+
+@pytest.mark.skipif(not SETUP.exists(), reason="built elsewhere")
+def test_authors_are_those_of_the_licence():
+    tomllib = pytest.importorskip("tomllib")
+    authors = tomllib.loads((PACKAGE / "pyproject.toml").read_text())["project"]["authors"]
+    licence = (PACKAGE / "LICENSE").read_text()
+    assert authors and all(re.search(rf"Copyright .*{author['name']}$", licence, re.M | re.I) for author in authors)
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux") or not SETUP.exists(), reason="built elsewhere")
