@@ -933,9 +933,60 @@ def test_refusals():
     with pytest.raises(ValueError, match="the model is of type 'llama', not 'qwen3'"):
         tigon_torch.apply_to_qwen3(model=build("llama"))
     assert tigon_torch.apply_to_gemma3(model=build("gemma3_text"), linear=False).replaced["attention"] == 2
+    llama = build("llama")
+    llama.model.layers[0].mlp.up_proj.weight.ds_id = 7
+    with pytest.raises(ValueError, match="partitioned by DeepSpeed ZeRO-3; expected whole ones"):
+        tigon_torch.apply(llama)
     relu = build("llama", hidden_act="relu")
     report = tigon_torch.apply(relu, linear=False)
     assert "swiglu" not in report.replaced and any("'relu'" in line for line in report.left)
+
+
+def test_weights_that_are_partitioned_afterwards():
+    """DeepSpeed ZeRO-3 gathers weights in their own modules' calls alone, and tigon's layers read those of others."""
+    for place in ("model.layers.1.post_attention_layernorm", "lm_head"):
+        model = patched(build("llama", tie_word_embeddings=False))
+        model.get_submodule(place).weight.ds_id = 7
+        with pytest.raises(ValueError, match="partitioned by DeepSpeed ZeRO-3; expected whole ones"):
+            model(**batch())
+
+
+@pytest.fixture
+def group():
+    """A process group of this process alone."""
+    import torch.distributed as dist
+
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield dist
+    dist.destroy_process_group()
+
+
+@pytest.mark.parametrize("kind", ["DataParallel", "DistributedDataParallel", "compiled"])
+def test_wrapped_models(kind, group):
+    model = build("llama")
+    wrapped = torch.compile(model) if kind == "compiled" else getattr(torch.nn.parallel, kind)(model)
+    assert tigon_torch.apply(wrapped, linear=False).replaced["rope"] == 2
+    assert is_patched(model)
+    tigon_torch.revert(wrapped)
+    assert not is_patched(model)
+
+
+def test_a_model_that_is_sharded_already(group):
+    from torch.distributed.fsdp import fully_shard
+
+    model = build("llama")
+    fully_shard(model.model.layers[0], mesh=group.device_mesh.init_device_mesh("cpu", (1,)))
+    with pytest.raises(ValueError, match="patch first, then shard"):
+        tigon_torch.apply(model)
+
+
+def test_without_transformers(monkeypatch):
+    def missing(name):
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(importlib.metadata, "version", missing)
+    with pytest.raises(ImportError, match=r"transformers is not installed; .* tigon_torch\[transformers\]"):
+        tigon_torch.apply_to_llama()
 
 
 def test_linear_is_measured():

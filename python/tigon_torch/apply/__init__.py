@@ -31,7 +31,7 @@ from .families import FAMILIES, Family, types_of
 from .measure import FEW, least_rows, linear_is_faster
 from .head import more_than_its_loss
 from .patch import Forward, Report, logger, put, restore
-from .sharded import refuse_partitioned
+from .sharded import refuse_parts
 
 SWITCHES = {
     "rope": True,
@@ -70,8 +70,10 @@ def _family_of(model) -> Family:
 
 
 def _unwrap(model):
-    """The model of transformers inside a PEFT wrapper or a compiled module."""
+    """The model of transformers inside a compiled module, DistributedDataParallel and a PEFT wrapper."""
     model = getattr(model, "_orig_mod", model)
+    if isinstance(model, (nn.parallel.DistributedDataParallel, nn.DataParallel)):
+        model = getattr(model.module, "_orig_mod", model.module)
     return model.get_base_model() if hasattr(model, "get_base_model") else model
 
 
@@ -330,7 +332,7 @@ def apply(model, *, skip_logits: bool | None = None, recompute: bool = True, **s
     """
     outer, model = model, _unwrap(model)
     family, on = _family_of(model), _switches(switches)
-    refuse_partitioned(model)
+    refuse_parts(model)
     device = _device_of(model)
     revert(model)  # and one inside it that was patched when it was built
     work = _Applying(model, family, on, skip_logits, recompute, device)

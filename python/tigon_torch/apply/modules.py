@@ -17,7 +17,7 @@ from . import products
 from .measure import is_faster
 from .patch import Forward
 from .recompute import instead_of
-from .sharded import has_hooks, is_sharded
+from .sharded import has_hooks, is_sharded, refuse_partitioned
 
 
 def _norm_fits(op: str, norm, x: torch.Tensor) -> bool:
@@ -171,6 +171,7 @@ def layer_forward(recompute: bool, form, first, second):
         for name in form.drops:
             kwargs.pop(name, None)
         norm, next_norm = getattr(self, before_attention), getattr(self, before_mlp)
+        refuse_partitioned(getattr(next_norm, "weight", None))
         x = norm(hidden_states)
         with _made_by(norm, hidden_states, recompute, first, x):
             x = getattr(self, form.attention)(hidden_states=x, **kwargs)
