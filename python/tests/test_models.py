@@ -194,6 +194,19 @@ def test_compiled_graph_holds_the_operators(family, use_cache):
     assert not any("scaled_dot_product" in name for name in seen)
 
 
+@pytest.mark.parametrize("strict", [False, True])
+def test_export(strict, calls):
+    """The graph has tigon's operators, and gives the logits."""
+    model = patched(build("llama")).eval()
+    ids = batch()["input_ids"]
+    with torch.no_grad():
+        exported = torch.export.export(model, (), {"input_ids": ids, "use_cache": False}, strict=strict)
+        actual, expected = exported.module()(input_ids=ids, use_cache=False).logits, model(input_ids=ids).logits
+    assert torch.equal(actual, expected)
+    found = {str(node.target).split(".")[1] for node in exported.graph.nodes if str(node.target).startswith("tigon.")}
+    assert found == {"rms_norm", "fused_add_rms_norm", "rope", "attention", "linear", "swiglu"}
+
+
 def checkpointed(model, **how):
     model.gradient_checkpointing_enable(**how)
     return model
