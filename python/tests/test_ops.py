@@ -331,9 +331,15 @@ DIFFERENTIABLE_TWICE = {"rope", "rope_partial", "rope_neighbours", "rope_last", 
                         "linear_bare"}
 
 
+# Of operators beside one another: a gradient of one has nothing to do with the other's inputs.
+BESIDE = {"mhc_apply"}
+
+
 @every_case
 def test_gradients_of_gradients_are_right_or_refused(case, request):
     name = request.node.callspec.id
+    if name in BESIDE:
+        pytest.skip("its parts are cases of their own")
     _, wanted = run(case.ours, case.inputs(f64))
     inputs = case.inputs(f64)
     results = as_tuple(case.ours(*inputs))
