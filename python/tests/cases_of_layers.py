@@ -72,6 +72,15 @@ def mhc_formula(x, phi, b, pre, post, res, tmax=20):
     return (pre * l_pre + b_pre).sigmoid(), 2 * (post * l_post + b_post).sigmoid(), m
 
 
+def mhc_apply_formula(x, f, pre, post, res):
+    return res @ x + post[..., None] * f[..., None, :], (pre[..., None] * x).sum(-2)
+
+
+def mhc_forward_formula(x, *coefficients):
+    pre, post, res = mhc_formula(x, *coefficients)
+    return mhc_apply_formula(x, torch.sin((pre[..., None] * x).sum(-2)), pre, post, res)[0]
+
+
 def swiglu_formula(g, u, gate=1.0, down=1.0, limit=torch.inf, slope=1.0, offset=0.0):
     g = (gate * g).clamp(max=limit)
     return down * g * (slope * g).sigmoid() * (u.clamp(-limit, limit) + offset)
@@ -128,6 +137,10 @@ LAYER_CASES = {
     "mhc_pre": Case(ops.mhc_pre, lambda x, h: (h[..., None] * x).sum(-2), (2, 3, 3, 4), (2, 3, 3), factor=6),
     "mhc_post_res": Case(ops.mhc_post_res, lambda x, f, post, res: res @ x + post[..., None] * f[..., None, :],
                          (2, 3, 3, 4), (2, 3, 4), (2, 3, 3), (2, 3, 3, 3), factor=6, gradients=12),
+    "mhc_apply": Case(lambda *a: ops.mhc_apply(*a, return_x_in=True), mhc_apply_formula, (2, 3, 3, 4), (2, 3, 4),
+                      (2, 3, 3), (2, 3, 3), (2, 3, 3, 3), factor=6, gradients=12),
+    "mhc_forward": Case(lambda x, *a: ops.mhc_forward(x, torch.sin, *a), mhc_forward_formula, (2, 3, 3, 4), (12, 15),
+                        (15,), (1,), (1,), (1,), factor=64, gradients=256),
     "moe_gpt_oss": Case(
         lambda x, g, d, w, bg, bd: ops.moe(x, g, d, EXPERTS, w, "interleaved", bg, bd, limit=0.8, slope=1.702,
                                            up_offset=1.0),

@@ -55,6 +55,19 @@ def test_cross_entropy(options, fused):
     check(loss, expected, (x, weight, bias), exact)
 
 
+@pytest.mark.parametrize("make, says", [
+    (lambda: losses.CrossEntropyLoss(torch.ones(4)), r"CrossEntropyLoss: ignore_index is a tensor; expected .*weight="),
+    (lambda: losses.FusedLinearCrossEntropyLoss(torch.ones(4)), "FusedLinearCrossEntropyLoss: ignore_index is a tensor"),
+    (lambda: losses.FusedLinearCrossEntropyLoss(token_scaling=1), "token_scaling is 1; expected True or False"),
+    (lambda: losses.JSD("half"), "JSD: beta is 'half'; expected a number"),
+    (lambda: losses.FusedLinearDPOLoss(loss=None), "FusedLinearDPOLoss: loss is of NoneType; expected a name"),
+    (lambda: losses.FusedLinearGRPOLoss(temperature=True), "FusedLinearGRPOLoss: temperature is True; expected a number")])
+def test_options_are_looked_at_when_a_loss_is_made(make, says):
+    with pytest.raises(ValueError, match=f"tigon: .*{says}"):
+        make()
+    assert losses.CrossEntropyLoss(softcap=None, weight=torch.ones(4)).weight.sum() == 4
+
+
 def test_z_loss():
     x, weight, bias, target = head()
     exact = in_f64(x, weight, bias)

@@ -194,6 +194,19 @@ def test_compiled_graph_holds_the_operators(family, use_cache):
     assert not any("scaled_dot_product" in name for name in seen)
 
 
+@pytest.mark.parametrize("strict", [False, True])
+def test_export(strict, calls):
+    """The graph has tigon's operators, and gives the logits."""
+    model = patched(build("llama")).eval()
+    ids = batch()["input_ids"]
+    with torch.no_grad():
+        exported = torch.export.export(model, (), {"input_ids": ids, "use_cache": False}, strict=strict)
+        actual, expected = exported.module()(input_ids=ids, use_cache=False).logits, model(input_ids=ids).logits
+    assert torch.equal(actual, expected)
+    found = {str(node.target).split(".")[1] for node in exported.graph.nodes if str(node.target).startswith("tigon.")}
+    assert found == {"rms_norm", "fused_add_rms_norm", "rope", "attention", "linear", "swiglu"}
+
+
 def checkpointed(model, **how):
     model.gradient_checkpointing_enable(**how)
     return model
@@ -765,15 +778,24 @@ def test_lora():
         assert error(actual[name], expected[name]) <= 2e-5, name
 
 
-def test_autocast():
-    """f32 weights, products in bf16."""
-    model = build("qwen3")
+def autocast():
+    return torch.autocast("cpu", dtype=torch.bfloat16)
+
+
+def test_autocast(family, calls):
+    """f32 weights, products in bf16: the operators that are called without it, and as exact as transformers."""
+    model = build(family, **all_experts(family))
     exact, expected = step(exactly(twin(model)))
-    errors = []
-    for m in (model, patched(model)):
+    copied, errors = patched(model), []
+    calls.clear()
+    copied(**batch())
+    counts = dict(calls)
+    for m in (model, copied):
         m.zero_grad(set_to_none=True)
-        with torch.autocast("cpu", dtype=torch.bfloat16):
+        calls.clear()
+        with autocast():
             loss = m(**batch()).loss
+        assert calls == (counts if m is copied else {})
         loss.backward()
         assert all(p.grad.dtype == torch.float32 for p in m.parameters())
         grads = {name: sized_error(g, expected[name]) for name, g in gradients(m).items()}
@@ -782,6 +804,48 @@ def test_autocast():
     assert loss <= 1.3 * loss_eager + 2e-3
     for name, (value, numbers) in actual.items():
         assert value <= scatter(numbers) * eager[name][0] + 2e-3, name
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen3", "gemma2", "qwen3_moe"])
+def test_types_under_autocast(family):
+    """What each module gives is of the type that it has in transformers."""
+    model, seen = build(family), []
+    for m in (model, patched(model)):
+        types = {}
+        for name, module in list(m.named_modules())[1:]:
+            if name.endswith("layernorm") or name == "model":
+                continue  # with a hook, it would not be fused with the sum before it
+            module.register_forward_hook(lambda _, inputs, output, name=name: types.update(
+                {name: (output[0] if isinstance(output, tuple) else output).dtype}))
+        with autocast(), torch.no_grad():
+            m(input_ids=batch()["input_ids"])
+        seen.append(types)
+    assert seen[1].items() <= seen[0].items() and len(seen[1]) > 20
+
+
+def test_linear_is_measured_under_autocast(calls):
+    """In autocast's type, at the first call, wherever that is; f32's measurement is another."""
+    from tigon_torch.apply import measure
+
+    model = build("llama")
+    copied = patched(model, linear="auto")
+    layers = [m for m in copied.modules() if type(m) is torch.nn.Linear]
+    measure._times.cache_clear()
+    copied.gradient_checkpointing_enable({"use_reentrant": False})
+    losses = []
+    for m in (model, copied):
+        with autocast():
+            loss = m(**batch()).loss
+        loss.backward()  # which calls them once more, as often
+        losses.append(loss.detach())
+    torch.testing.assert_close(*losses, rtol=2e-3, atol=0)
+    sizes = {m.weight.shape for m in layers} - {model.lm_head.weight.shape}
+    assert measure._times.cache_info().currsize == len(sizes)
+    tigons = sum(measure.linear_is_faster(m.in_features, m.out_features, torch.bfloat16) for m in layers[:-1])
+    calls.clear()
+    with autocast(), torch.no_grad():
+        copied.model(input_ids=batch()["input_ids"])
+    assert calls.get("linear", 0) == tigons
 
 
 def test_other_heads():
@@ -882,9 +946,60 @@ def test_refusals():
     with pytest.raises(ValueError, match="the model is of type 'llama', not 'qwen3'"):
         tigon_torch.apply_to_qwen3(model=build("llama"))
     assert tigon_torch.apply_to_gemma3(model=build("gemma3_text"), linear=False).replaced["attention"] == 2
+    llama = build("llama")
+    llama.model.layers[0].mlp.up_proj.weight.ds_id = 7
+    with pytest.raises(ValueError, match="partitioned by DeepSpeed ZeRO-3; expected whole ones"):
+        tigon_torch.apply(llama)
     relu = build("llama", hidden_act="relu")
     report = tigon_torch.apply(relu, linear=False)
     assert "swiglu" not in report.replaced and any("'relu'" in line for line in report.left)
+
+
+def test_weights_that_are_partitioned_afterwards():
+    """DeepSpeed ZeRO-3 gathers weights in their own modules' calls alone, and tigon's layers read those of others."""
+    for place in ("model.layers.1.post_attention_layernorm", "lm_head"):
+        model = patched(build("llama", tie_word_embeddings=False))
+        model.get_submodule(place).weight.ds_id = 7
+        with pytest.raises(ValueError, match="partitioned by DeepSpeed ZeRO-3; expected whole ones"):
+            model(**batch())
+
+
+@pytest.fixture
+def group():
+    """A process group of this process alone."""
+    import torch.distributed as dist
+
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield dist
+    dist.destroy_process_group()
+
+
+@pytest.mark.parametrize("kind", ["DataParallel", "DistributedDataParallel", "compiled"])
+def test_wrapped_models(kind, group):
+    model = build("llama")
+    wrapped = torch.compile(model) if kind == "compiled" else getattr(torch.nn.parallel, kind)(model)
+    assert tigon_torch.apply(wrapped, linear=False).replaced["rope"] == 2
+    assert is_patched(model)
+    tigon_torch.revert(wrapped)
+    assert not is_patched(model)
+
+
+def test_a_model_that_is_sharded_already(group):
+    from torch.distributed.fsdp import fully_shard
+
+    model = build("llama")
+    fully_shard(model.model.layers[0], mesh=group.device_mesh.init_device_mesh("cpu", (1,)))
+    with pytest.raises(ValueError, match="patch first, then shard"):
+        tigon_torch.apply(model)
+
+
+def test_without_transformers(monkeypatch):
+    def missing(name):
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(importlib.metadata, "version", missing)
+    with pytest.raises(ImportError, match=r"transformers is not installed; .* tigon_torch\[transformers\]"):
+        tigon_torch.apply_to_llama()
 
 
 def test_linear_is_measured():

@@ -1,6 +1,7 @@
 """What setup.py does before and beside the build: what is missing is said before CMake starts; an sdist is whole."""
 import os
 import pathlib
+import re
 import shlex
 import shutil
 import subprocess
@@ -42,6 +43,43 @@ def bare(tmp_path):
         file.touch()
     (tmp_path / "system").mkdir()
     return f"{shutil.which('g++') or 'c++'} --sysroot={tmp_path}/system", tmp_path / "prefix"
+
+
+def importing(folder, before="", **environment):
+    """What a process says last that imports the package from a folder."""
+    program = f"import sys, torch; sys.path.insert(0, {str(folder)!r}); {before}\nimport tigon_torch"
+    done = subprocess.run([sys.executable, "-c", program], env=os.environ | environment, cwd="/", capture_output=True,
+                          text=True)
+    return done.stderr.strip().splitlines()[-1:]
+
+
+@pytest.fixture(scope="module")
+def sources(tmp_path_factory):
+    """The package's Python alone."""
+    import tigon_torch
+
+    folder = tmp_path_factory.mktemp("sources")
+    shutil.copytree(pathlib.Path(tigon_torch.__file__).parent, folder / "tigon_torch",
+                    ignore=shutil.ignore_patterns("*.so", "__pycache__"))
+    return folder
+
+
+def test_sources_that_were_not_built(sources):
+    said, = importing(sources)
+    assert said.startswith(f"ImportError: tigon_torch: {sources}/tigon_torch/_library.so was not built; `pip install ")
+
+
+def test_an_older_torch(sources):
+    said, = importing(sources, "torch.__version__ = '2.9.1+cpu'")
+    assert said == "ImportError: tigon_torch: PyTorch 2.9.1+cpu is older than 2.10, for which it is compiled; upgrade it"
+
+
+@pytest.mark.skipif(not SETUP.exists(), reason="built elsewhere")
+def test_authors_are_those_of_the_licence():
+    tomllib = pytest.importorskip("tomllib")
+    authors = tomllib.loads((PACKAGE / "pyproject.toml").read_text())["project"]["authors"]
+    licence = (PACKAGE / "LICENSE").read_text()
+    assert authors and all(re.search(rf"Copyright .*{author['name']}$", licence, re.M | re.I) for author in authors)
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux") or not SETUP.exists(), reason="built elsewhere")

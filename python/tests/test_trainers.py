@@ -8,7 +8,7 @@ import torch
 transformers = pytest.importorskip("transformers")
 pytest.importorskip("accelerate")
 
-from conftest import VOCAB, batch, build  # noqa: E402
+from conftest import CONFIGS, VOCAB, batch, build  # noqa: E402
 
 import tigon_torch  # noqa: E402
 
@@ -167,6 +167,42 @@ def test_preferences(tokenizer, tmp_path, calls):
         results.append(losses_of(trainer))
     assert results[1] == pytest.approx(results[0], rel=2e-5)
     assert calls["rope"] >= 8 and "_compute_loss" in vars(trainer)  # two layers of two models in two steps
+
+
+def made(kind, tokenizer, folder, **options):
+    """A trainer of TRL whose loss tigon does not have, over the layers of a small model."""
+    trl = pytest.importorskip("trl")
+    datasets = pytest.importorskip("datasets")
+    from test_trl import PREFERENCES
+
+    usual = {**dict(max_steps=2, per_device_train_batch_size=4), **COMMON, **options}
+    if kind == "RewardTrainer":
+        config = CONFIGS["llama"]()
+        config.num_labels = 1
+        torch.manual_seed(0)
+        model = transformers.AutoModelForSequenceClassification.from_config(config)
+        return trl.RewardTrainer(model=model, args=trl.RewardConfig(str(folder), max_length=32, **usual),
+                                 processing_class=tokenizer, train_dataset=datasets.Dataset.from_dict(PREFERENCES))
+    args = trl.RLOOConfig(str(folder), num_generations=2, max_completion_length=6, beta=0.0, **usual)
+    return trl.RLOOTrainer(model=build("llama"), args=args, processing_class=tokenizer,
+                           reward_funcs=lambda completions, **_: [float(len(set(c))) for c in completions],
+                           train_dataset=datasets.Dataset.from_dict({"prompt": PREFERENCES["prompt"]}))
+
+
+@pytest.mark.parametrize("kind", ["RewardTrainer", "RLOOTrainer"])
+def test_trainers_that_keep_their_loss(kind, tokenizer, tmp_path, calls):
+    """Layers are patched, and the loss is TRL's."""
+    results = []
+    for line in (False, True):
+        torch.manual_seed(3)
+        trainer = made(kind, tokenizer, tmp_path)
+        if line:
+            report = tigon_torch.use_in(trainer, linear=False)
+            assert f"the loss: that of {kind} is TRL's own" in report.left
+            calls.clear()
+        results.append(losses_of(trainer))
+    assert results[1] == pytest.approx(results[0], rel=1e-4, abs=1e-6)
+    assert calls["rope"] >= 4 and calls["swiglu"] >= 4
 
 
 @pytest.mark.skipif(not DOCS.exists(), reason="the documentation is not beside the tests")

@@ -1,13 +1,13 @@
 """tigon's fused training kernels in PyTorch: operators (tigon_torch.ops), made of torch.ops.tigon; apply(), which puts
 them into models of transformers; losses (tigon_torch.losses) and layers (tigon_torch.modules); AdamW. Liger's names for these are in
 tigon_torch.drop_in."""
-import pathlib
-
 import torch
 
 __version__ = "0.2.0"
 
-torch.ops.load_library(str(pathlib.Path(__file__).with_name("_library.so")))
+from . import loading  # noqa: E402
+
+loading.load()
 
 from . import devices  # noqa: E402
 

@@ -2,6 +2,7 @@
 import functools
 import inspect
 import numbers
+import re
 import typing
 
 import torch
@@ -116,17 +117,59 @@ def without_tangents(op: str, tensors) -> None:
                                "alone (PyTorch's own operators have both)")
 
 
+def _without_transforms(op: str, tensors) -> None:
+    """Refuses torch.func.grad and the others whose derivatives are not those of backward."""
+    functorch = torch._C._functorch
+    if not torch.is_grad_enabled() or all(i.key() == functorch.TransformType.Vmap for i in functorch.get_interpreter_stack()):
+        return
+    for t in tensors:
+        wanted = t.requires_grad
+        while not wanted and functorch.is_functorch_wrapped_tensor(t):
+            t = functorch.get_unwrapped(t)
+            wanted = t.requires_grad
+        if wanted:
+            raise RuntimeError(f"tigon: {op}: called inside torch.func.grad, vjp, jacrev or another of these; expected "
+                               "derivatives by backward alone (PyTorch's own operators have both)")
+
+
 _CHECKS = {Tensor: _tensor, float: number, int: whole, bool: flag, str: _text}
 
 
 def _checks_of(function) -> dict:
     """The check of each annotated argument, and whether it may be None."""
     checks = {}
-    for name, parameter in inspect.signature(function).parameters.items():
+    for name, parameter in inspect.signature(function, eval_str=True).parameters.items():
         kinds = typing.get_args(parameter.annotation) or (parameter.annotation,)
         found = [_CHECKS[kind] for kind in kinds if kind in _CHECKS]
         checks[name] = (found[0] if found else None, type(None) in kinds)
     return checks
+
+
+# Arguments that have a shorter name, or another one, in C++.
+_IN_PYTHON = {"w": "weight", "b": "bias", "groups": "num_groups"}
+
+
+def _in_python(op: str, names, sentence: str) -> str:
+    """A sentence of C++ with the name of the function that was called, and its name of the argument."""
+    found = re.match(r"tigon: \w+: (\w+)", sentence)
+    if found is None:
+        return sentence
+    name = found.group(1)
+    if name not in names and _IN_PYTHON.get(name) in names:
+        name = _IN_PYTHON[name]
+    return f"tigon: {op}: {name}{sentence[found.end():]}"
+
+
+def check_options(cls: type, options: dict) -> None:
+    """Options of a module, by the annotations of its constructor and of those that it calls."""
+    checks = {}
+    for base in reversed(cls.__mro__):
+        if base.__module__ == cls.__module__ and "__init__" in vars(base):
+            checks |= _checks_of(base.__init__)
+    for name, value in options.items():
+        check, may_be_none = checks.get(name, (None, True))
+        if check is not None and not (value is None and may_be_none):
+            check(cls.__name__, name, value)
 
 
 def checked(function):
@@ -145,9 +188,18 @@ def checked(function):
         if not all(t.is_cpu for t in tensors):
             on_one_device(op, named.items())
         without_tangents(op, tensors)
-        if torch.is_grad_enabled() or torch.compiler.is_compiling() or _interpreters() is not None:
-            return function(*args, **kwargs)
-        with _below_autograd():  # whose implementations in Python take longer than a small operator
-            return function(*args, **kwargs)
+        transformed = not torch.compiler.is_compiling() and _interpreters() is not None
+        if transformed:
+            _without_transforms(op, tensors)
+        try:
+            if torch.is_grad_enabled() or torch.compiler.is_compiling() or transformed:
+                return function(*args, **kwargs)
+            with _below_autograd():  # whose implementations in Python take longer than a small operator
+                return function(*args, **kwargs)
+        except RuntimeError as error:
+            said = _in_python(op, names, str(error))
+            if said == str(error):
+                raise
+            raise type(error)(said) from None
 
     return call

@@ -87,6 +87,7 @@ def use_in(trainer, **switches) -> Report:
     transformers.Trainer takes the loss of its model, which is then the fused one. trl.SFTTrainer computes its own of
     log-probabilities; here it takes the model's, in the same mean over tokens, and does not log entropies.
     Of TRL's other trainers the loss is made by losses.use_in_trl, and reference and teacher are patched, too.
+    RewardTrainer, RLOOTrainer and others of TRL whose losses tigon does not have keep them, over patched layers.
     Raises ValueError where the trainer computes another loss than that: it keeps its own, over the patched layers or,
     where options say so before anything is patched, over the model as it was.
     """
@@ -96,17 +97,24 @@ def use_in(trainer, **switches) -> Report:
         kind = type(trainer).__name__
         raise TypeError(f"tigon_torch.use_in: expected a Trainer of transformers or of TRL, not a {kind}")
     model, sft = _unwrap(trainer.model), _is_of(trainer, "SFTTrainer")
+    kind = type(trainer).__name__
     preferences = any(_is_of(trainer, name) for name in losses.trl._TRL)
+    others = not sft and not preferences and _is_of(trainer, kind)  # whose loss stays TRL's
     if sft:
         _only_the_loss(trainer)
+    elif others:
+        _refuse(trainer, (trainer.args.use_liger_kernel, "use_liger_kernel"))
     elif type(trainer).compute_loss is not Trainer.compute_loss and not preferences:
         _refuse(trainer, (True, "a compute_loss that tigon does not know"))
     report = _apply_below_trl(model, switches)
-    if preferences:
+    if preferences or others:
         for other in (getattr(trainer, name, None) for name in ("ref_model", "teacher_model")):
             if other is not None:
                 _apply_below_trl(_unwrap(other), switches)
+    if preferences:
         losses.use_in_trl(trainer)
+    if others:
+        report.leave(f"the loss: that of {kind} is TRL's own")
     if sft:
         missing = report.replaced.get("fused_linear_cross_entropy", 0) == 0
         _refuse(trainer, (missing, f"a model that has {'; '.join(report.left) or 'no fused loss'},"))

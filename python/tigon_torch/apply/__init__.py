@@ -31,7 +31,7 @@ from .families import FAMILIES, Family, types_of
 from .measure import FEW, least_rows, linear_is_faster
 from .head import more_than_its_loss
 from .patch import Forward, Report, logger, put, restore
-from .sharded import refuse_partitioned
+from .sharded import refuse_parts
 
 SWITCHES = {
     "rope": True,
@@ -70,8 +70,10 @@ def _family_of(model) -> Family:
 
 
 def _unwrap(model):
-    """The model of transformers inside a PEFT wrapper or a compiled module."""
+    """The model of transformers inside a compiled module, DistributedDataParallel and a PEFT wrapper."""
     model = getattr(model, "_orig_mod", model)
+    if isinstance(model, (nn.parallel.DistributedDataParallel, nn.DataParallel)):
+        model = getattr(model.module, "_orig_mod", model.module)
     return model.get_base_model() if hasattr(model, "get_base_model") else model
 
 
@@ -132,7 +134,7 @@ class _Applying:
         facts, offset = _equal.rms_norm(norm), _equal.layer_norm(norm)
         if facts is not None:
             if self.takes("rms_norm"):
-                self.forward("rms_norm", norm, _modules.rms_norm_forward, *facts)
+                self.forward("rms_norm", norm, _modules.rms_norm_forward, *facts, _equal.widens(norm, facts))
         elif offset is not None:
             if self.takes("layer_norm"):
                 self.forward("layer_norm", norm, _modules.layer_norm_forward, offset)
@@ -249,17 +251,18 @@ class _Applying:
                 continue
             outputs, inputs = layer.weight.shape
             if self.on["linear"] != "auto":
-                self.forward("linear", layer, _modules.linear_forward, FEW, None)
+                self.forward("linear", layer, _modules.linear_forward, FEW, None, False)
                 continue
             shape = inputs, outputs, layer.weight.dtype
             least, faster = least_rows(*shape), linear_is_faster(*shape)
             if faster:
-                self.forward("linear", layer, _modules.linear_forward, least, None)
+                self.forward("linear", layer, _modules.linear_forward, least, None, True)
                 continue
             but = "" if least == FEW else f", but with fewer than {FEW} rows"
             self.report.leave(f"linear {inputs} -> {outputs}, {str(layer.weight.dtype)[6:]}: not faster here{but}")
-            if least != FEW and "forward" not in vars(layer):
-                put(layer, "forward", Forward(layer, _modules.linear_forward, least, FEW))
+            under_autocast = layer.weight.dtype == torch.float32  # which is measured when it is called so
+            if (least != FEW or under_autocast) and "forward" not in vars(layer):
+                put(layer, "forward", Forward(layer, _modules.linear_forward, least, FEW, True))
 
     def projections(self, attention) -> None:
         """Query, key and value on a GPU, whose products are PyTorch's: of one input (products.py)."""
@@ -329,7 +332,7 @@ def apply(model, *, skip_logits: bool | None = None, recompute: bool = True, **s
     """
     outer, model = model, _unwrap(model)
     family, on = _family_of(model), _switches(switches)
-    refuse_partitioned(model)
+    refuse_parts(model)
     device = _device_of(model)
     revert(model)  # and one inside it that was patched when it was built
     work = _Applying(model, family, on, skip_logits, recompute, device)

@@ -14,7 +14,7 @@ import sys
 import torch
 
 from .. import ops
-from ..devices import runs
+from ..devices import autocast_type, runs
 from . import versions
 from .equal import is_of_transformers
 from .patch import say_once
@@ -102,7 +102,7 @@ def _why_not(module, query, key, value, mask, dropout, kwargs) -> str | None:
         return f"attention on {query.device.type} is transformers' own"
     if value.shape[-1] != query.shape[-1]:
         return "attention whose values are wider or narrower than its keys is transformers' own"
-    if not query.dtype == key.dtype == value.dtype:
+    if not query.dtype == key.dtype == value.dtype and autocast_type(query) is None:  # which gives them its own
         return "attention of mixed types is transformers' own"
     return None
 

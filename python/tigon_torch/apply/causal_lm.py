@@ -17,7 +17,7 @@ from torch import nn
 from .. import ops
 from ..devices import autocast_type, runs, without_autocast
 from .patch import say_once
-from .sharded import class_of, has_hooks, is_sharded, run_inside
+from .sharded import class_of, has_hooks, is_sharded, refuse_partitioned, run_inside
 
 
 class Metrics(typing.NamedTuple):
@@ -163,6 +163,7 @@ def has_causal_loss(model) -> bool:
 
 def _why_not(model) -> str | None:
     head = model.get_output_embeddings()
+    refuse_partitioned(*head.parameters())
     if class_of(head) is not nn.Linear or has_hooks(head):
         return "the model's head is not a plain linear layer, so its logits are made"
     if getattr(model, "_loss_function", causal_lm_loss) is not causal_lm_loss or not has_causal_loss(model):

@@ -149,6 +149,21 @@ def rms_norm(module) -> tuple[float, float, str] | None:
     return _once("rms_norm", module, (), measure)
 
 
+def widens(module, facts) -> bool | None:
+    """Whether a norm of bf16 with a weight in f32 is f32, as Llama's is, or bf16, as Gemma's; None: it is something else."""
+    def measure():
+        x, weight = (torch.randn(*shape, device="cpu") for shape in ((64, COLUMNS), (COLUMNS,)))
+        try:
+            theirs = type(module).forward(_shell(module, weight=weight), x.bfloat16())
+        except Exception:
+            return None
+        ours = ops.rms_norm(x.bfloat16().float(), weight, *facts)
+        close = _is_same(ours.bfloat16(), theirs.bfloat16(), of_sums=False)
+        return {torch.float32: True, torch.bfloat16: False}.get(theirs.dtype) if close else None
+
+    return _once("rms_norm of bf16", module, (), measure) if "weight" in _parameters(module) else None
+
+
 def layer_norm(module) -> float | None:
     """What is added to the weight of a LayerNorm over the last axis: 0, or 1 as in Nemotron. PyTorch's own is one."""
     plain = type(module) is nn.LayerNorm

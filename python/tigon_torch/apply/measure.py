@@ -1,6 +1,7 @@
 """Whether tigon's linear layer is faster here than PyTorch's, for one shape and type: measured, once a process."""
 from __future__ import annotations
 
+import contextlib
 import functools
 import time
 
@@ -8,6 +9,7 @@ import torch
 import torch.nn.functional as F
 
 from .. import ops
+from ..arguments import _interpreters
 
 TYPES = (torch.float32, torch.bfloat16, torch.float16)
 # What is not at least this much faster is left alone, so that noise decides nothing that matters.
@@ -26,6 +28,14 @@ def _is_clear(seconds) -> bool:
     return max(seconds) > CLEAR_SECONDS and max(seconds) > CLEAR_FACTOR * min(seconds)
 
 
+@contextlib.contextmanager
+def _alone():
+    """Without what the call that measures is under: autocast, inference mode, the hooks of gradient checkpointing."""
+    hooks = torch.autograd.graph.saved_tensors_hooks(lambda t: t, lambda t: t)
+    with torch.inference_mode(False), torch.autocast("cpu", enabled=False), torch.random.fork_rng(devices=[]), hooks:
+        yield
+
+
 def _seconds(linear, x, weight, dy) -> float:
     start = time.perf_counter()
     torch.autograd.grad(linear(x, weight), (x, weight), dy)
@@ -36,7 +46,7 @@ def _seconds(linear, x, weight, dy) -> float:
 def _times(inputs: int, outputs: int, dtype: torch.dtype, threads: int) -> tuple[float, float]:
     """Seconds of forward and backward by PyTorch and by tigon, the shortest of several by turns."""
     rows = int(min(512, max(64, FLOPS / (6 * inputs * outputs))))
-    with torch.enable_grad(), torch.random.fork_rng(devices=[]):
+    with _alone(), torch.enable_grad():
         x = torch.randn(rows, inputs, dtype=dtype, device="cpu")
         weight = torch.randn(outputs, inputs, dtype=dtype, device="cpu", requires_grad=True)
         dy = torch.randn(rows, outputs, dtype=dtype, device="cpu")
@@ -57,7 +67,7 @@ def _times(inputs: int, outputs: int, dtype: torch.dtype, threads: int) -> tuple
 @functools.lru_cache(maxsize=None)
 def _times_of_few(rows: int, inputs: int, outputs: int, dtype: torch.dtype, threads: int) -> tuple[float, float]:
     """Seconds of a forward pass of so few rows by PyTorch and by tigon, the shortest of several by turns."""
-    with torch.no_grad(), torch.random.fork_rng(devices=[]):
+    with _alone(), torch.no_grad():
         x = torch.randn(rows, inputs, dtype=dtype, device="cpu")
         weight = torch.randn(outputs, inputs, dtype=dtype, device="cpu")
         weights = [weight] + [weight.clone() for _ in range(WEIGHTS // (weight.numel() * weight.element_size()))]
@@ -96,3 +106,11 @@ def least_rows(inputs: int, outputs: int, dtype: torch.dtype) -> int:
         if _gains(_times_of_few(rows, inputs, outputs, dtype, torch.get_num_threads())):
             return least
     return FEW
+
+
+def is_faster(rows: int, inputs: int, outputs: int, dtype: torch.dtype) -> bool:
+    """With so many rows, in a call of a layer. Not where its times would be those of tracing."""
+    if torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack() != 0 or _interpreters() is not None:
+        return False
+    shape = inputs, outputs, dtype
+    return rows >= least_rows(*shape) if rows < FEW else linear_is_faster(*shape)

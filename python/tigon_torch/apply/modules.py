@@ -14,15 +14,21 @@ import torch.nn.functional as F
 from .. import ops
 from ..devices import autocast_type, runs
 from . import products
+from .measure import is_faster
 from .patch import Forward
 from .recompute import instead_of
-from .sharded import has_hooks, is_sharded
+from .sharded import has_hooks, is_sharded, refuse_partitioned
 
 
 def _norm_fits(op: str, norm, x: torch.Tensor) -> bool:
     # Llama's norm of another type than its weight's returns the wider of the two.
     weight = getattr(norm, "weight", None)
     return runs(op, x) and (weight is None or x.dtype == weight.dtype)
+
+
+def _is_narrow(norm, x: torch.Tensor) -> bool:
+    """Whether x is in autocast's type, behind a product, and the norm's weight in f32."""
+    return x.dtype == autocast_type(x) != torch.float32 and norm.weight.dtype == torch.float32
 
 
 NEXT = "_tigon_next"  # the attribute of a layer that has what follows it
@@ -87,21 +93,28 @@ def _add_for_next(self, x, residual):
     return total
 
 
-def rms_norm_forward(eps: float, offset: float, casting: str):
+def rms_norm_forward(eps: float, offset: float, casting: str, widens: bool | None):
+    """`widens`: equal.widens."""
+
     def forward(self, hidden_states):
-        ready = _ready(self, hidden_states)
+        x = hidden_states
+        ready = _ready(self, x)
         if ready is not None:
             return ready
-        if not _norm_fits("rms_norm", self, hidden_states):
-            return type(self).forward(self, hidden_states)
-        return ops.rms_norm(hidden_states, getattr(self, "weight", None), eps, offset, casting)
+        if not _norm_fits("rms_norm", self, x):
+            if widens is None or not runs("rms_norm", x) or not _is_narrow(self, x):
+                return type(self).forward(self, x)
+            x = x.to(torch.float32) if widens else x
+        return ops.rms_norm(x, getattr(self, "weight", None), eps, offset, casting)
 
     return forward
 
 
 def layer_norm_forward(offset: float):
     def forward(self, input):
-        if not _norm_fits("layer_norm", self, input) or autocast_type(input) is not None:
+        if autocast_type(input) is not None and input.is_cuda:
+            input = input.to(torch.float32)  # autocast has LayerNorm in f32 there
+        if not _norm_fits("layer_norm", self, input) and not _is_narrow(self, input):
             return type(self).forward(self, input)
         return ops.layer_norm(input, self.weight + offset if offset else self.weight, self.bias, self.eps)
 
@@ -111,13 +124,15 @@ def layer_norm_forward(offset: float):
 def _made_by(norm, x, recompute: bool, facts, result):
     """The context in which the norm of x is not kept, if the norm is tigon's, with these facts."""
     tigons = recompute and facts is not None and norm.__dict__.get("forward") is not None and _norm_fits("rms_norm", norm, x)
+    tigons = tigons and autocast_type(x) in (None, x.dtype)  # of another one products keep a copy in autocast's
     return instead_of(tigons, result, lambda x, weight: ops.rms_norm(x, weight, *facts), x, norm.weight)
 
 
 def add_and_norm(x, residual, norm, facts):
-    """(norm(x + residual), x + residual)"""
+    """(norm(x + residual), x + residual). Under autocast the residual may be f32 beside x in autocast's type."""
     hooked = norm._forward_hooks or norm._forward_pre_hooks
-    if not _norm_fits("fused_add_rms_norm", norm, x) or residual.dtype != x.dtype or hooked:
+    wider = x if x.dtype == residual.dtype or autocast_type(x) is None else residual
+    if not _norm_fits("fused_add_rms_norm", norm, wider) or residual.dtype != wider.dtype or hooked:
         total = residual + x
         return norm(total), total
     return ops.fused_add_rms_norm(x, residual, norm.weight, *facts)
@@ -156,6 +171,7 @@ def layer_forward(recompute: bool, form, first, second):
         for name in form.drops:
             kwargs.pop(name, None)
         norm, next_norm = getattr(self, before_attention), getattr(self, before_mlp)
+        refuse_partitioned(getattr(next_norm, "weight", None))
         x = norm(hidden_states)
         with _made_by(norm, hidden_states, recompute, first, x):
             x = getattr(self, form.attention)(hidden_states=x, **kwargs)
@@ -199,22 +215,30 @@ def experts_forward(experts):
     """Of equal.Experts."""
 
     def forward(self, hidden_states, top_k_index, top_k_weights):
-        mixed = hidden_states.dtype != self.gate_up_proj.dtype or autocast_type(hidden_states) is not None
+        mixed = hidden_states.dtype != self.gate_up_proj.dtype and autocast_type(hidden_states) is None
         if mixed or not runs("moe", hidden_states):
             return type(self).forward(self, hidden_states, top_k_index, top_k_weights)
-        return ops.moe(hidden_states, self.gate_up_proj, self.down_proj, top_k_index, top_k_weights,
-                       limit=experts.limit)
+        y = ops.moe(hidden_states, self.gate_up_proj, self.down_proj, top_k_index, top_k_weights, limit=experts.limit)
+        return y.to(hidden_states.dtype)  # transformers' sum, which is not autocast's
 
     return forward
 
 
-def linear_forward(least: int, most: int | None):
-    """By tigon with at least so many rows, and fewer than `most`."""
-    def forward(self, x):
+def linear_forward(least: int, most: int | None, measures: bool):
+    """By tigon with at least so many rows, and fewer than `most`. Where autocast's type is another than the weight's and
+    it `measures`, by what is measured in that type."""
+
+    def is_tigons(self, x):
+        to, of = autocast_type(x), self.weight.dtype
+        fits = x.dtype == of if to is None else torch.float64 not in (x.dtype, of)
+        if not fits or not runs("linear", x):
+            return False
         rows = x.numel() // max(1, x.shape[-1])
-        measured = least <= rows and (most is None or rows < most)
-        if not measured or not runs("linear", x) or x.dtype != self.weight.dtype or autocast_type(x) is not None:
-            return F.linear(x, self.weight, self.bias)
-        return ops.linear(x, self.weight, self.bias)
+        if measures and to not in (None, of):
+            return is_faster(rows, self.in_features, self.out_features, to)
+        return least <= rows and (most is None or rows < most)
+
+    def forward(self, x):
+        return (ops.linear if is_tigons(self, x) else F.linear)(x, self.weight, self.bias)
 
     return forward

@@ -96,6 +96,11 @@ class Forward:
         return self.function
 
     @property
+    def __code__(self):
+        """That of the function: torch.export(strict=False) looks where a forward is written."""
+        return self.function.__code__
+
+    @property
     def __signature__(self) -> inspect.Signature:
         """That of the function without the module: generate() and trainers read the names of arguments."""
         signature = inspect.signature(self.function)

@@ -9,7 +9,7 @@ import typing
 import torch
 
 from .. import ops
-from ..devices import runs
+from ..devices import autocast_type, runs
 from .equal import same
 from .rebound import innermost, with_names
 
@@ -74,10 +74,19 @@ class Rotation:
         if not all(runs("rope", t) for t in tensors) or any(t.dtype != q.dtype for t in tensors[: self.heads]):
             return False
         dims = ((3, 4), (2,)) if self.patches else ((4,), (4,) if self.sections else (2, 3))
-        return table.dtype in (q.dtype, _COMPLEX.get(q.dtype)) and q.dim() in dims[0] and table.dim() in dims[1]
+        return _fit(table, q) and q.dim() in dims[0] and table.dim() in dims[1]
 
 
 _COMPLEX = {torch.float32: torch.complex64, torch.float64: torch.complex128}
+
+
+def _fit(table, q) -> bool:
+    """Whether the table has the type of what it rotates. Under autocast it may be f32 beside products in autocast's type,
+    in which the rotation then is: it is rounded once here, and by the attention there."""
+    wide = torch.float32 if q.dtype == autocast_type(q) else q.dtype
+    return table.dtype in (q.dtype, wide, _COMPLEX.get(wide))
+
+
 _NEIGHBOURS = dict(pairs="neighbours")
 
 

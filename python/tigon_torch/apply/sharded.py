@@ -4,10 +4,12 @@ import contextlib
 from torch import nn
 
 try:
-    from torch.distributed.fsdp import FSDPModule
+    from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel
 except ImportError:  # PyTorch without torch.distributed
     class FSDPModule:
         pass
+
+    FullyShardedDataParallel = FSDPModule
 
 
 def is_sharded(module) -> bool:
@@ -48,9 +50,17 @@ def run_inside(module, function, *args):
         return module(*args)
 
 
-def refuse_partitioned(model) -> None:
+def refuse_parts(model) -> None:
+    """Of a model whose weights are in parts when it is patched."""
+    if any(isinstance(module, (FSDPModule, FullyShardedDataParallel)) for module in model.modules()):
+        raise ValueError("tigon_torch.apply: the model is sharded already; patch first, then shard: apply(model) before "
+                         "fully_shard(model)")
+    refuse_partitioned(*model.parameters())
+
+
+def refuse_partitioned(*weights) -> None:
     """Of DeepSpeed ZeRO-3, whose weights are there in their own modules' forwards alone: layers of tigon read those of
     others."""
-    if any(hasattr(p, "ds_id") for p in model.parameters()):
+    if any(hasattr(weight, "ds_id") for weight in weights):
         raise ValueError("tigon_torch.apply: the weights are partitioned by DeepSpeed ZeRO-3; expected whole ones, or "
                          "those of FSDP2 (fully_shard)")

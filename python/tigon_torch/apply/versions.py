@@ -12,7 +12,11 @@ OLDEST = (4, 57)
 
 def installed() -> str:
     """The version of transformers. Raises ImportError for one that is older than what the patches were tried with."""
-    version = importlib.metadata.version("transformers")
+    try:
+        version = importlib.metadata.version("transformers")
+    except importlib.metadata.PackageNotFoundError as error:
+        raise ImportError("tigon_torch: transformers is not installed; `pip install transformers`, or tigon_torch with its "
+                          "extra: tigon_torch[transformers]") from error
     if tuple(int(part) for part in re.match(r"(\d+)\.(\d+)", version).groups()) < OLDEST:
         raise ImportError(f"tigon_torch: transformers {version} is older than {OLDEST[0]}.{OLDEST[1]}, with which the patches "
                           "were not tried; upgrade it")

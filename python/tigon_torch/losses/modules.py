@@ -4,6 +4,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from .. import ops
+from ..arguments import check_options, refuse
 
 
 class _Loss(nn.Module):
@@ -11,6 +12,7 @@ class _Loss(nn.Module):
 
     def __init__(self, **options):
         super().__init__()
+        check_options(type(self), options)
         self.options = options
 
     def extra_repr(self) -> str:
@@ -25,6 +27,8 @@ class CrossEntropyLoss(_Loss):
                  softcap: float | None = None, reduction: str = "mean", weight: Tensor | None = None,
                  return_z_loss: bool = False, return_token_accuracy: bool = False,
                  return_predicted_tokens: bool = False, **more):
+        if isinstance(ignore_index, Tensor):
+            refuse(type(self).__name__, "ignore_index", "a tensor", "an integer (weights of classes are `weight=`)")
         super().__init__(ignore_index=ignore_index, label_smoothing=label_smoothing, z_loss=z_loss, softcap=softcap,
                          reduction=reduction, return_z_loss=return_z_loss, return_token_accuracy=return_token_accuracy,
                          return_predicted_tokens=return_predicted_tokens, **more)

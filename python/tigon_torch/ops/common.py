@@ -72,6 +72,12 @@ def _autocast(*tensors):
     return tuple(t if t is None or t.dtype == torch.float64 or not t.is_floating_point() else t.to(to) for t in tensors)
 
 
+def _joint(a, b):
+    """Both in the wider of their types where autocast is on, as torch's own functions of two tensors take them there;
+    elsewhere operators refuse mixed types."""
+    return (a, b) if a.dtype == b.dtype or autocast_type(a) is None else _promoted(a, b)
+
+
 def _in_type_of(x, op, **weights):
     """The weights in the type of x; integers and numbers of 8 bits, which have a scale beside them, are none."""
     for name, w in weights.items():

@@ -6,7 +6,7 @@ from torch import Tensor
 from ..arguments import checked, one_of
 from ..dtensors import by_rows
 from ..registration import autograd, fake
-from .common import _empty_or, _made, _ops, _or_none, _unknown_half
+from .common import _empty_or, _joint, _made, _ops, _or_none, _unknown_half
 
 
 @by_rows("gate", "up", columns=True)
@@ -18,6 +18,7 @@ def swiglu(gate: Tensor, up: Tensor, gate_multiplier: float = 1.0, down_multipli
     and up_offset 1. The halves of one buffer are used where they lie.
     """
     bound = math.inf if limit is None else limit
+    gate, up = _joint(gate, up)
     if _unknown_half(gate):
         return swiglu(gate.float(), up.float(), gate_multiplier, down_multiplier, limit, slope, up_offset).half()
     return _ops.swiglu(gate, up, gate_multiplier, down_multiplier, bound, slope, up_offset)
@@ -28,6 +29,7 @@ def swiglu(gate: Tensor, up: Tensor, gate_multiplier: float = 1.0, down_multipli
 def geglu(gate: Tensor, up: Tensor, approximate: str = "tanh") -> Tensor:
     """gelu(gate) * up; approximate is "tanh" or "none", as in torch.nn.functional.gelu."""
     tanh = one_of({"tanh": True, "none": False}, "geglu", "approximate", approximate)
+    gate, up = _joint(gate, up)
     if _unknown_half(gate):
         return geglu(gate.float(), up.float(), approximate).half()
     return _ops.geglu(gate, up, tanh)

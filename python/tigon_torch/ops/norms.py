@@ -6,7 +6,7 @@ from ..declared import like, operator, sums
 from ..dtensors import by_rows
 from ..registration import autograd, fake
 from .common import (
-    _CASTING, _gradient, _made, _of_no_columns, _ops, _or_none, _rows, _sums, _unknown_half, _without_columns)
+    _CASTING, _gradient, _joint, _made, _of_no_columns, _ops, _or_none, _rows, _sums, _unknown_half, _without_columns)
 
 
 @by_rows("x")
@@ -58,6 +58,7 @@ def fused_add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor | None = None
                        offset: float = 0.0, casting: str = "llama") -> tuple[Tensor, Tensor]:
     """(rms_norm(s), s) of s = x + residual, rounded to their type, in one pass."""
     cast = one_of(_CASTING, "fused_add_rms_norm", "casting", casting)
+    x, residual = _joint(x, residual)
     if _without_columns(x):
         return _of_no_columns(x + residual, weight), x + residual
     if _unknown_half(x):

@@ -10,6 +10,7 @@ from .common import _autocast, _half, _in_type_of, _layer_gradients, _ops, _or_n
 _DPO = {name: i for i, name in enumerate(
     ["sigmoid", "hinge", "exo_pair", "nca_pair", "robust", "bco_pair", "sppo_hard", "apo_zero", "apo_down", "discopop",
      "ipo"])}
+_NAMES = ("dpo", "orpo", "simpo", "cpo", "kto")
 _DPO_KIND, _ORPO, _SIMPO, _CPO, _KTO = range(5)
 
 
@@ -19,7 +20,7 @@ def _preference(kind, x, weight, target, bias, reference=(None,) * 4, nll_target
     x, weight, ref_x, ref_weight = _autocast(x, weight, *reference[:2])
     if _half(x):
         x, weight, ref_x, ref_weight = map(_wide, (x, weight, ref_x, ref_weight))
-    weight, ref_x, ref_weight = _in_type_of(x, "fused_linear_preference", weight=weight, ref_x=ref_x,
+    weight, ref_x, ref_weight = _in_type_of(x, f"fused_linear_{_NAMES[kind]}", weight=weight, ref_x=ref_x,
                                             ref_weight=ref_weight)
     numbers = [beta, label_smoothing, discopop_tau, gamma, alpha, desirable_weight, undesirable_weight]
     loss, results = _ops.fused_linear_preference(

@@ -4,10 +4,20 @@ from torch import Tensor
 
 from ..arguments import checked, one_of, refuse, whole
 from ..registration import autograd, fake
-from .common import _made, _ops, _unknown_half
+from .common import _joint, _made, _ops, _unknown_half
 
 _COLUMNS = {"first": False, "last": True}
 _PAIRS = {"halves": False, "neighbours": True}
+
+
+def _expect_order(op, q, cos):
+    """Refuses [batch, seq, heads, d] by name: what is wrong with the tables of such a call does not say it."""
+    if torch.compiler.is_compiling() or q.dim() != 4 or cos.dim() < 2:
+        return
+    tokens = cos.shape[-2]
+    if q.shape[2] != tokens == q.shape[1]:
+        refuse(op, "q", " x ".join(map(str, q.shape)),
+               f"[batch, heads, seq, d] with the {tokens} tokens of cos; transpose(1, 2) makes it of [batch, seq, heads, d]")
 
 
 @checked
@@ -23,6 +33,8 @@ def rope(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, rotary_dim: int | None 
     last = one_of(_COLUMNS, "rope", "columns", columns)
     neighbours = one_of(_PAIRS, "rope", "pairs", pairs)
     r = -1 if rotary_dim is None else whole("rope", "rotary_dim", rotary_dim, 0)
+    _expect_order("rope", q, cos)
+    q, k = _joint(q, k)
     if _unknown_half(q):
         q, k = rope(q.float(), k.float(), cos, sin, rotary_dim, columns, pairs)
         return q.half(), k.half()
@@ -35,6 +47,8 @@ def mrope(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, section) -> tuple[Tens
     whose sum is d/2."""
     if not isinstance(section, (list, tuple)):
         refuse("mrope", "section", section, "three numbers")
+    _expect_order("mrope", q, cos)
+    q, k = _joint(q, k)
     if _unknown_half(q):
         q, k = mrope(q.float(), k.float(), cos, sin, section)
         return q.half(), k.half()
