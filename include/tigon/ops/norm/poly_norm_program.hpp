@@ -237,6 +237,29 @@ struct poly_norm_gradient {
   }
 };
 
+// These programs, of parameters in memory.
+
+template <class A, class W>
+TIGON_INLINE of_powers<A> powers_at(const W* w) {
+  return {static_cast<A>(w[0]), static_cast<A>(w[1]), static_cast<A>(w[2])};
+}
+template <class A, class W, class P>
+struct poly_norm_at {
+  const W* w;
+  const P* b;
+  A cols, eps;
+
+  TIGON_INLINE poly_norm_program<A> program() const { return {powers_at<A>(w), static_cast<A>(*b), cols, eps}; }
+};
+template <class A, class W>
+struct poly_norm_gradient_at {
+  const W* w;
+  A cols, eps;
+  bool all_in_f64;
+
+  TIGON_INLINE poly_norm_gradient<A> program() const { return {powers_at<A>(w), cols, eps, all_in_f64}; }
+};
+
 }  // namespace TIGON_ABI
 }  // namespace tigon::detail
 
