@@ -49,6 +49,14 @@ struct block_model_lacking : backends::generic {
               op::qk_norm_rope, op::qwen2vl_mrope, op::relu_squared, op::rms_norm, op::rope, op::selective_log_softmax,
               op::softmax, op::sparsemax, op::swiglu, op::swiglu_fused, op::tvd>;
   using rows = rows_on_blocks<Lacking>;
+  /// Its workspace is in the memory of the device.
+  static context& default_context() {
+    static const memory_source source{[](void*, std::size_t n) { return device_memory::instance().take(n); },
+                                      [](void*, void* p, std::size_t n) { device_memory::instance().give(p, n); }};
+    static workspace scratch(source);
+    static context instance(serial(), scratch);
+    return instance;
+  }
 };
 using block_model = block_model_lacking<lacking::nothing>;
 

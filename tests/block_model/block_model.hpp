@@ -1,7 +1,9 @@
 // A device on threads: a backend whose memory the host may not loop over, and whose rows are computed by several
 // workers each, a thread for every worker. They meet at barriers where a device has them: in every map, reduction and
 // scan, and in row.sync(). Which worker has a column differs from pass to pass. So ThreadSanitizer finds what such a
-// device would get wrong, and a number that one worker keeps to itself is wrong where another reads it.
+// device would get wrong, and a number that one worker keeps to itself is wrong where another reads it. Memory of the
+// device (support/device_memory.hpp) is out of the host's reach but while rows run: a kernel that reads it elsewhere
+// ends the program.
 #ifndef TIGON_TESTS_BLOCK_MODEL_BLOCK_MODEL_HPP
 #define TIGON_TESTS_BLOCK_MODEL_BLOCK_MODEL_HPP
 
@@ -21,10 +23,24 @@
 #include <utility>
 #include <vector>
 
+#include "../support/device_memory.hpp"
+
 namespace tigon::test {
 
 /// What a kernel is run without, to see that the model notices.
 enum class lacking { nothing, sync, shared_arrays };
+
+/// While it exists, the host reaches the memory of the device, or does not.
+class reach {
+ public:
+  explicit reach(bool is) : before_(device_memory::instance().reachable()) { device_memory::instance().reachable(is); }
+  reach(const reach&) = delete;
+  reach& operator=(const reach&) = delete;
+  ~reach() { device_memory::instance().reachable(before_); }
+
+ private:
+  bool before_;
+};
 
 /// The workers of a row.
 class block {
@@ -264,6 +280,7 @@ struct rows_on_blocks {
     const std::size_t stride = wanted ? cols : 0;
     std::vector<A> sums(stride * sizeof...(T));
     std::vector<double> totals(sums.size());
+    const reach by_kernel(true);
     launch<A>(rows.count, cols, {wanted ? sums.data() : nullptr, nullptr, stride, 0, &totals}, fn);
     std::size_t k = 0;
     std::apply([&](auto... out) { (add<A>(out, totals.data() + k++ * stride), ...); }, gradients.g);
@@ -370,6 +387,7 @@ struct rows_on_blocks {
   template <class A, class F>
   static void launch(std::size_t rows, std::size_t cols, typename block_row<A, Lacking>::memory of, F fn) {
     if (rows == 0) return;
+    const reach by_kernel(true);
     block all;
     std::vector<std::thread> workers;
     for (std::size_t me = 0; me < block::workers; ++me)

@@ -8,8 +8,10 @@
 #include <string>
 #include <tigon/losses/selective_log_softmax.hpp>
 #include <tigon/ops/attn_res.hpp>
+#include <tigon/ops/dyt.hpp>
 #include <tigon/ops/group_norm.hpp>
 #include <tigon/ops/moe_router.hpp>
+#include <tigon/ops/poly_norm.hpp>
 #include <tigon/ops/rms_norm.hpp>
 #include <tigon/ops/softmax.hpp>
 #include <vector>
@@ -22,7 +24,25 @@ using namespace tigon;
 using test::block_model;
 using test::block_model_lacking;
 using test::lacking;
-using numbers = std::vector<float>;
+
+/// In the memory of the device, which the host reads and writes between calls alone.
+template <class T>
+struct of_device {
+  using value_type = T;
+  T* allocate(std::size_t n) { return static_cast<T*>(test::device_memory::instance().take(n * sizeof(T))); }
+  void deallocate(T* p, std::size_t n) { test::device_memory::instance().give(p, n * sizeof(T)); }
+  friend bool operator==(of_device, of_device) { return true; }
+};
+template <class T>
+using array = std::vector<T, of_device<T>>;
+using numbers = array<float>;
+
+/// Runs a call of B, whose memory the host reaches where its rows run alone.
+template <class B, class Call>
+void on(Call call) {
+  const test::reach by_host(host_memory<B>);
+  call();
+}
 
 numbers some(std::size_t n, unsigned seed) {
   numbers values(n);
@@ -43,8 +63,10 @@ const float nan = std::numeric_limits<float>::quiet_NaN();
 template <class B>
 numbers softmax(std::size_t rows, std::size_t cols) {
   numbers x = some(rows * cols, 1), dy = some(rows * cols, 2), y(rows * cols, nan), dx(rows * cols, nan);
-  softmax_forward<B>(matrix(x, cols), matrix(y, cols));
-  softmax_backward<B>(matrix(dy, cols), matrix(y, cols), matrix(dx, cols));
+  on<B>([&] {
+    softmax_forward<B>(matrix(x, cols), matrix(y, cols));
+    softmax_backward<B>(matrix(dy, cols), matrix(y, cols), matrix(dx, cols));
+  });
   return joined({y, dx});
 }
 
@@ -54,8 +76,10 @@ numbers rms_norm(std::size_t rows, std::size_t cols, float factor = 1) {
   numbers x = some(rows * cols, 1), dy = some(rows * cols, 2), w = some(cols, 3);
   for (std::size_t j = 0; j < cols; ++j) x[j] *= factor;
   numbers y(rows * cols, nan), dx(rows * cols, nan), rstd(rows, nan), dw(cols, nan);
-  rms_norm_forward<B>(matrix(x, cols), w, matrix(y, cols), rstd);
-  rms_norm_backward<B>(matrix(dy, cols), matrix(x, cols), w, rstd, matrix(dx, cols), dw);
+  on<B>([&] {
+    rms_norm_forward<B>(matrix(x, cols), w, matrix(y, cols), rstd);
+    rms_norm_backward<B>(matrix(dy, cols), matrix(x, cols), w, rstd, matrix(dx, cols), dw);
+  });
   return joined({y, rstd, dx, dw});
 }
 
@@ -67,10 +91,40 @@ numbers group_norm(std::size_t channels, std::size_t groups, std::size_t positio
   numbers y(rows * positions, nan), dx(rows * positions, nan), mean(2 * groups, nan), rstd(2 * groups, nan);
   numbers dw(channels, nan), db(channels, nan);
   const group_norm_options opt{.groups = groups};
-  group_norm_forward<B>(matrix(x, positions), w, b, matrix(y, positions), mean, rstd, opt);
-  group_norm_backward<B>(matrix(dy, positions), matrix(x, positions), w, mean, rstd,
-                         norm_gradients{matrix(dx, positions), dw, db}, opt);
+  on<B>([&] {
+    group_norm_forward<B>(matrix(x, positions), w, b, matrix(y, positions), mean, rstd, opt);
+    group_norm_backward<B>(matrix(dy, positions), matrix(x, positions), w, mean, rstd,
+                           norm_gradients{matrix(dx, positions), dw, db}, opt);
+  });
   return joined({y, mean, rstd, dx, dw, db});
+}
+
+template <class B>
+numbers dyt(std::size_t rows, std::size_t cols) {
+  numbers x = some(rows * cols, 1), alpha = some(1, 2), gamma = some(cols, 3), beta = some(cols, 4);
+  numbers dy = some(rows * cols, 5), y(rows * cols, nan), dx(rows * cols, nan), dalpha(1, nan);
+  numbers dgamma(cols, nan), dbeta(cols, nan), frozen(rows * cols, nan);
+  on<B>([&] {
+    dyt_forward<B>(matrix(x, cols), alpha, gamma, beta, matrix(y, cols));
+    dyt_backward<B>(matrix(dy, cols), matrix(x, cols), alpha, gamma,
+                    dyt_gradients{matrix(dx, cols), dalpha, dgamma, dbeta});
+    dyt_backward<B>(matrix(dy, cols), matrix(x, cols), alpha, gamma,
+                    dyt_gradients{matrix(frozen, cols), absent, absent, absent});
+  });
+  return joined({y, dx, dalpha, dgamma, dbeta, frozen});
+}
+
+/// Numbers of the first row times `factor`: a large one makes it a row in f64.
+template <class B>
+numbers poly_norm(std::size_t rows, std::size_t cols, float factor) {
+  numbers x = some(rows * cols, 1), dy = some(rows * cols, 2), w = some(3, 3), b = some(1, 4);
+  for (std::size_t j = 0; j < cols; ++j) x[j] *= factor;
+  numbers y(rows * cols, nan), dx(rows * cols, nan), rstd(3 * rows, nan), dw(3, nan), db(1, nan);
+  on<B>([&] {
+    poly_norm_forward<B>(matrix(x, cols), w, b, matrix(y, cols), rstd);
+    poly_norm_backward<B>(matrix(dy, cols), matrix(x, cols), w, rstd, norm_gradients{matrix(dx, cols), dw, db});
+  });
+  return joined({y, rstd, dx, dw, db});
 }
 
 template <class B>
@@ -81,12 +135,15 @@ numbers attn_res(std::size_t blocks, std::size_t rows, std::size_t cols) {
   numbers dquery(cols, nan), dnorm(cols, nan);
   const auto from = blocks_view<float>::stacked(v.data(), blocks, rows, cols),
              to = blocks_view<float>::stacked(dv.data(), blocks, rows, cols);
-  attn_res_forward<B, float>(from, query, norm, matrix(y, cols), alpha, rstd);
-  attn_res_backward<B, float>(matrix(dy, cols), from, query, norm, {alpha, rstd},
-                              attn_res_gradients{to, dquery, dnorm});
+  on<B>([&] {
+    attn_res_forward<B, float>(from, query, norm, matrix(y, cols), alpha, rstd);
+    attn_res_backward<B, float>(matrix(dy, cols), from, query, norm, {alpha, rstd},
+                                attn_res_gradients{to, dquery, dnorm});
+  });
   return joined({y, alpha, rstd, dv, dquery, dnorm});
 }
 
+/// The experts are in the memory of the host, which checks them before backward.
 template <class B>
 numbers moe_router(std::size_t tokens, std::size_t experts, std::size_t k, bool normalise) {
   numbers logits = some(tokens * experts, 1), bias = some(experts, 2), dweights = some(tokens * k, 3);
@@ -94,8 +151,10 @@ numbers moe_router(std::size_t tokens, std::size_t experts, std::size_t k, bool 
   std::vector<std::int32_t> chosen(tokens * k, -1);
   const matrix_view<std::int32_t> indices(chosen.data(), tokens, k);
   const moe_router_options opt{.normalise = normalise};
-  moe_router_forward<B>(matrix(logits, experts), bias, indices, matrix(weights, k), opt);
-  moe_router_backward<B>(matrix(dweights, k), matrix(logits, experts), indices, matrix(dlogits, experts), opt);
+  on<B>([&] {
+    moe_router_forward<B>(matrix(logits, experts), bias, indices, matrix(weights, k), opt);
+    moe_router_backward<B>(matrix(dweights, k), matrix(logits, experts), indices, matrix(dlogits, experts), opt);
+  });
   return joined({weights, dlogits, numbers(chosen.begin(), chosen.end())});
 }
 
@@ -105,14 +164,16 @@ numbers selective_log_softmax(std::size_t rows, std::size_t cols) {
   using K = kernel_for<op::selective_log_softmax, B>;
   numbers logits = some(rows * cols, 1), logp(rows, nan), dlogits(rows * cols, nan), u = some(rows, 2);
   for (std::size_t i = 0; i < rows; ++i) logits[(i + 1) * cols - 1] = 20;
-  std::vector<std::int64_t> column(rows);
+  array<std::int64_t> column(rows);
   for (std::size_t i = 0; i < rows; ++i) column[i] = i == 1 ? -1 : static_cast<std::int64_t>(i * 7 % cols);
   u[1] = 0;
-  std::vector<lse_parts<float>> lse(rows);
-  context& ctx = default_context();
-  K::template forward<B, float>(matrix(logits, cols), column.data(), 1.5, logp.data(), lse.data(), ctx);
-  K::template backward<B, float>(matrix(logits, cols), lse.data(), {column.data(), u.data()}, {}, 1.5,
-                                 matrix(dlogits, cols), ctx);
+  array<lse_parts<float>> lse(rows);
+  context& ctx = default_context<B>();
+  on<B>([&] {
+    K::template forward<B, float>(matrix(logits, cols), column.data(), 1.5, logp.data(), lse.data(), ctx);
+    K::template backward<B, float>(matrix(logits, cols), lse.data(), {column.data(), u.data()}, {}, 1.5,
+                                   matrix(dlogits, cols), ctx);
+  });
   numbers rest;
   for (const lse_parts<float>& one : lse) rest.push_back(one.top), rest.push_back(one.rest);
   return joined({logp, rest, dlogits});
@@ -142,6 +203,14 @@ TEST(block_model, group_norm) {
   expect_group_norm<block_model>(4, 4, 41);
   expect_group_norm<block_model>(4, 2, 41);
   expect_group_norm<block_model>(2, 2, 5);
+}
+TEST(block_model, dyt) {
+  expect_same(dyt<block_model>(3, 37), dyt<backends::generic>(3, 37));
+  expect_same(dyt<block_model>(8, 4100), dyt<backends::generic>(8, 4100));
+}
+TEST(block_model, poly_norm) {
+  for (const float factor : {1.0f, 0x1p20f})
+    expect_same(poly_norm<block_model>(3, 37, factor), poly_norm<backends::generic>(3, 37, factor));
 }
 TEST(block_model, attn_res) { expect_same(attn_res<block_model>(6, 2, 70), attn_res<backends::generic>(6, 2, 70)); }
 TEST(block_model, moe_router) {
