@@ -38,7 +38,7 @@ struct row_mapping {
 
   template <class... V>
   TIGON_INLINE auto operator()(V... x) const {
-    return detail::apply([&](const auto&... of_row) TIGON_LAMBDA { return as_pack(p.map(of_row..., x...)); }, value);
+    return unpacked([&](const auto&... of_row) TIGON_LAMBDA { return as_pack(p.map(of_row..., x...)); }, value);
   }
   static constexpr bool in_f64 = has_rows_in_f64<P, Value...>;
   TIGON_INLINE bool skipped() const {
