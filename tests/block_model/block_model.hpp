@@ -313,7 +313,7 @@ struct rows_on_blocks {
         (void)bound.value_of(row, in);
       } else {
         const auto value = bound.value_of(row, in);
-        const auto map = simd::detail::mapping<V>(bound.p, value);
+        const auto map = rows::mapping<V>(bound.p, value);
         if constexpr (requires { map.skipped(); })
           if (map.skipped())
             return [&]<std::size_t... k>(std::index_sequence<k...>) {
@@ -322,10 +322,10 @@ struct rows_on_blocks {
             }(std::make_index_sequence<G>());
         const auto operands = std::tuple_cat(in.x, more);
         if constexpr (D != 0)
-          simd::detail::map_with_partials<G>(row, operands, std::tuple_cat(direct, out),
+          rows::map_with_partials<G>(row, operands, std::tuple_cat(direct, out),
                                              rows::direct_and_map<X, std::remove_const_t<decltype(map)>>{map});
         else
-          simd::detail::map_with_partials<G>(row, operands, out, map);
+          rows::map_with_partials<G>(row, operands, out, map);
       }
     });
   }
@@ -333,15 +333,15 @@ struct rows_on_blocks {
   static void map_rows(context& ctx, P program, simd::reads<X...> in, simd::writes<Y...> out, adds_to<T...> gradients,
                        Beside...) {
     using V = typename decltype(vector_of_map(in, out))::type;
-    const auto map = simd::detail::mapping<V>(program);
+    const auto map = rows::mapping<V>(program);
     with_gradients<typename V::value_type>(ctx, extents_of_map(in, out), gradients.g, [=](auto row) {
-      simd::detail::map_with_partials<sizeof...(T)>(row, in.x, out.y, map);
+      rows::map_with_partials<sizeof...(T)>(row, in.x, out.y, map);
     });
   }
   template <class P, class... X, class... Y, class F>
   static void map_rows(context&, P program, simd::reads<X...> in, simd::writes<Y...> out, kept_rows<F> kept) {
     using V = typename decltype(vector_of_map(in, out))::type;
-    const auto map = simd::detail::mapping<V>(program);
+    const auto map = rows::mapping<V>(program);
     const rows::extents of = extents_of_map(in, out);
     launch<typename V::value_type>(of.rows, of.cols, {}, [=](auto row) {
       if (!kept.keeps(row.i)) return clear(row, out.y);
@@ -366,7 +366,7 @@ struct rows_on_blocks {
   }
   template <class Row, class... Y>
   static void clear(const Row& row, const std::tuple<Y...>& outputs) {
-    simd::detail::clear_outputs(row, outputs);
+    rows::clear_outputs(row, outputs);
   }
   template <class A, class... T, class F>
   static void with_gradients(context& ctx, rows::extents of, const std::tuple<parameter_gradient<T>...>& gradients,

@@ -18,8 +18,9 @@ inline namespace TIGON_ABI {
 namespace detail {
 
 using rows::bound_program, rows::direct_and_map, rows::direct_and_reduce, rows::element_of, rows::extents;
+using rows::clear_outputs, rows::map_if_in_f64, rows::map_with_partials, rows::mapping, rows::prepared_map;
 using rows::first_element, rows::first_extents, rows::group, rows::has_rows_in_f64, rows::has_state, rows::prepares;
-using rows::map_if_in_f64, rows::vec_of, rows::vec_of_elements;
+using rows::vec_of, rows::vec_of_elements;
 
 // What a loop reads: load(j, more, ignore) is a vector at column j + more, `more` within the vectors of one unrolled
 // step.
