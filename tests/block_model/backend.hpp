@@ -2,37 +2,11 @@
 #ifndef TIGON_TESTS_BLOCK_MODEL_BACKEND_HPP
 #define TIGON_TESTS_BLOCK_MODEL_BACKEND_HPP
 
+#include <tigon/backend/choices.hpp>
+
 #include "block_model.hpp"
 
 namespace tigon {
-
-namespace op {
-struct attn_res;
-struct cross_entropy;
-struct dyt;
-struct fused_add_rms_norm;
-struct geglu;
-struct group_norm;
-struct jsd;
-struct kl_div;
-struct layer_norm;
-struct llama4_rope;
-struct mhc_post_res;
-struct mhc_pre;
-struct moe_router;
-struct poly_norm;
-struct qk_norm_rope;
-struct qwen2vl_mrope;
-struct relu_squared;
-struct rms_norm;
-struct rope;
-struct selective_log_softmax;
-struct softmax;
-struct sparsemax;
-struct swiglu;
-struct swiglu_fused;
-struct tvd;
-}  // namespace op
 
 namespace test {
 
