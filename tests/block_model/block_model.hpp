@@ -323,7 +323,7 @@ struct rows_on_blocks {
         const auto operands = std::tuple_cat(in.x, more);
         if constexpr (D != 0)
           rows::map_with_partials<G>(row, operands, std::tuple_cat(direct, out),
-                                             rows::direct_and_map<X, std::remove_const_t<decltype(map)>>{map});
+                                     rows::direct_and_map<X, std::remove_const_t<decltype(map)>>{map});
         else
           rows::map_with_partials<G>(row, operands, out, map);
       }
