@@ -1,7 +1,7 @@
 // What the library asks of its kernels, compiled once for every instruction set: pointers to functions, over which
 // views, numbers and a context cross. Shapes are checked by the doors behind them.
-#ifndef TIGON_EXAMPLES_C_API_KERNELS_HPP
-#define TIGON_EXAMPLES_C_API_KERNELS_HPP
+#ifndef TIGON_C_KERNELS_HPP
+#define TIGON_C_KERNELS_HPP
 
 #include <cstdint>
 #include <span>
@@ -97,4 +97,4 @@ struct kernel_table {
 
 using c_api_kernel_table = c_api::kernel_table;
 
-#endif  // TIGON_EXAMPLES_C_API_KERNELS_HPP
+#endif  // TIGON_C_KERNELS_HPP

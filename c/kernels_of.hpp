@@ -1,6 +1,6 @@
 // The kernels of one element type. Nothing here names an instruction set.
-#ifndef TIGON_EXAMPLES_C_API_KERNELS_OF_HPP
-#define TIGON_EXAMPLES_C_API_KERNELS_OF_HPP
+#ifndef TIGON_C_KERNELS_OF_HPP
+#define TIGON_C_KERNELS_OF_HPP
 
 #include <tigon/gemm/gemm.hpp>
 #include <tigon/losses/fused_linear_cross_entropy.hpp>
@@ -225,4 +225,4 @@ const kernels<tigon::bfloat16>& kernels_of_bf16();
 
 }  // namespace c_api
 
-#endif  // TIGON_EXAMPLES_C_API_KERNELS_OF_HPP
+#endif  // TIGON_C_KERNELS_OF_HPP

@@ -1,38 +1,13 @@
-// The model of a device as a backend: kernels of row programs alone, listed in `shared`.
+// The model of a device as a backend: kernels of row programs alone, listed in `shared`. Not listed: what has products
+// or loops over data on the host, of which kernels_alone.cpp calls the parts that are row programs.
 #ifndef TIGON_TESTS_BLOCK_MODEL_BACKEND_HPP
 #define TIGON_TESTS_BLOCK_MODEL_BACKEND_HPP
+
+#include <tigon/backend/choices.hpp>
 
 #include "block_model.hpp"
 
 namespace tigon {
-
-namespace op {
-struct attn_res;
-struct cross_entropy;
-struct dyt;
-struct fused_add_rms_norm;
-struct geglu;
-struct group_norm;
-struct jsd;
-struct kl_div;
-struct layer_norm;
-struct llama4_rope;
-struct mhc_post_res;
-struct mhc_pre;
-struct moe_router;
-struct poly_norm;
-struct qk_norm_rope;
-struct qwen2vl_mrope;
-struct relu_squared;
-struct rms_norm;
-struct rope;
-struct selective_log_softmax;
-struct softmax;
-struct sparsemax;
-struct swiglu;
-struct swiglu_fused;
-struct tvd;
-}  // namespace op
 
 namespace test {
 
@@ -44,11 +19,20 @@ struct block_model_lacking : backends::generic {
   static constexpr bool host_memory = false;
   using overrides = op_list<>;
   using shared =
-      op_list<op::attn_res, op::cross_entropy, op::dyt, op::fused_add_rms_norm, op::geglu, op::group_norm, op::jsd,
-              op::kl_div, op::layer_norm, op::llama4_rope, op::mhc_post_res, op::mhc_pre, op::moe_router, op::poly_norm,
-              op::qk_norm_rope, op::qwen2vl_mrope, op::relu_squared, op::rms_norm, op::rope, op::selective_log_softmax,
-              op::softmax, op::sparsemax, op::swiglu, op::swiglu_fused, op::tvd>;
+      op_list<op::attn_res, op::cross_entropy, op::cross_entropy_jsd, op::cross_entropy_tvd, op::dyt,
+              op::fused_add_rms_norm, op::geglu, op::group_norm, op::jsd, op::kl_div, op::layer_norm, op::llama4_rope,
+              op::mhc_post_res, op::mhc_pre, op::moe_gather, op::moe_router, op::moe_scatter, op::poly_norm,
+              op::qk_norm_rope, op::qwen2vl_mrope, op::relu_squared, op::rms_norm, op::rope, op::scaled_cross_entropy,
+              op::selective_log_softmax, op::softmax, op::sparsemax, op::swiglu, op::swiglu_fused, op::tvd>;
   using rows = rows_on_blocks<Lacking>;
+  /// Its workspace is in the memory of the device.
+  static context& default_context() {
+    static const memory_source source{[](void*, std::size_t n) { return device_memory::instance().take(n); },
+                                      [](void*, void* p, std::size_t n) { device_memory::instance().give(p, n); }};
+    static workspace scratch(source);
+    static context instance(serial(), scratch);
+    return instance;
+  }
 };
 using block_model = block_model_lacking<lacking::nothing>;
 

@@ -1,7 +1,9 @@
 // A device on threads: a backend whose memory the host may not loop over, and whose rows are computed by several
 // workers each, a thread for every worker. They meet at barriers where a device has them: in every map, reduction and
 // scan, and in row.sync(). Which worker has a column differs from pass to pass. So ThreadSanitizer finds what such a
-// device would get wrong, and a number that one worker keeps to itself is wrong where another reads it.
+// device would get wrong, and a number that one worker keeps to itself is wrong where another reads it. Memory of the
+// device (support/device_memory.hpp) is out of the host's reach but while rows run: a kernel that reads it elsewhere
+// ends the program.
 #ifndef TIGON_TESTS_BLOCK_MODEL_BLOCK_MODEL_HPP
 #define TIGON_TESTS_BLOCK_MODEL_BLOCK_MODEL_HPP
 
@@ -21,10 +23,24 @@
 #include <utility>
 #include <vector>
 
+#include "../support/device_memory.hpp"
+
 namespace tigon::test {
 
 /// What a kernel is run without, to see that the model notices.
 enum class lacking { nothing, sync, shared_arrays };
+
+/// While it exists, the host reaches the memory of the device, or does not.
+class reach {
+ public:
+  explicit reach(bool is) : before_(device_memory::instance().reachable()) { device_memory::instance().reachable(is); }
+  reach(const reach&) = delete;
+  reach& operator=(const reach&) = delete;
+  ~reach() { device_memory::instance().reachable(before_); }
+
+ private:
+  bool before_;
+};
 
 /// The workers of a row.
 class block {
@@ -264,6 +280,7 @@ struct rows_on_blocks {
     const std::size_t stride = wanted ? cols : 0;
     std::vector<A> sums(stride * sizeof...(T));
     std::vector<double> totals(sums.size());
+    const reach by_kernel(true);
     launch<A>(rows.count, cols, {wanted ? sums.data() : nullptr, nullptr, stride, 0, &totals}, fn);
     std::size_t k = 0;
     std::apply([&](auto... out) { (add<A>(out, totals.data() + k++ * stride), ...); }, gradients.g);
@@ -296,7 +313,7 @@ struct rows_on_blocks {
         (void)bound.value_of(row, in);
       } else {
         const auto value = bound.value_of(row, in);
-        const auto map = simd::detail::mapping<V>(bound.p, value);
+        const auto map = rows::mapping<V>(bound.p, value);
         if constexpr (requires { map.skipped(); })
           if (map.skipped())
             return [&]<std::size_t... k>(std::index_sequence<k...>) {
@@ -305,10 +322,10 @@ struct rows_on_blocks {
             }(std::make_index_sequence<G>());
         const auto operands = std::tuple_cat(in.x, more);
         if constexpr (D != 0)
-          simd::detail::map_with_partials<G>(row, operands, std::tuple_cat(direct, out),
-                                             rows::direct_and_map<X, std::remove_const_t<decltype(map)>>{map});
+          rows::map_with_partials<G>(row, operands, std::tuple_cat(direct, out),
+                                     rows::direct_and_map<X, std::remove_const_t<decltype(map)>>{map});
         else
-          simd::detail::map_with_partials<G>(row, operands, out, map);
+          rows::map_with_partials<G>(row, operands, out, map);
       }
     });
   }
@@ -316,15 +333,15 @@ struct rows_on_blocks {
   static void map_rows(context& ctx, P program, simd::reads<X...> in, simd::writes<Y...> out, adds_to<T...> gradients,
                        Beside...) {
     using V = typename decltype(vector_of_map(in, out))::type;
-    const auto map = simd::detail::mapping<V>(program);
+    const auto map = rows::mapping<V>(program);
     with_gradients<typename V::value_type>(ctx, extents_of_map(in, out), gradients.g, [=](auto row) {
-      simd::detail::map_with_partials<sizeof...(T)>(row, in.x, out.y, map);
+      rows::map_with_partials<sizeof...(T)>(row, in.x, out.y, map);
     });
   }
   template <class P, class... X, class... Y, class F>
   static void map_rows(context&, P program, simd::reads<X...> in, simd::writes<Y...> out, kept_rows<F> kept) {
     using V = typename decltype(vector_of_map(in, out))::type;
-    const auto map = simd::detail::mapping<V>(program);
+    const auto map = rows::mapping<V>(program);
     const rows::extents of = extents_of_map(in, out);
     launch<typename V::value_type>(of.rows, of.cols, {}, [=](auto row) {
       if (!kept.keeps(row.i)) return clear(row, out.y);
@@ -349,7 +366,7 @@ struct rows_on_blocks {
   }
   template <class Row, class... Y>
   static void clear(const Row& row, const std::tuple<Y...>& outputs) {
-    simd::detail::clear_outputs(row, outputs);
+    rows::clear_outputs(row, outputs);
   }
   template <class A, class... T, class F>
   static void with_gradients(context& ctx, rows::extents of, const std::tuple<parameter_gradient<T>...>& gradients,
@@ -370,6 +387,7 @@ struct rows_on_blocks {
   template <class A, class F>
   static void launch(std::size_t rows, std::size_t cols, typename block_row<A, Lacking>::memory of, F fn) {
     if (rows == 0) return;
+    const reach by_kernel(true);
     block all;
     std::vector<std::thread> workers;
     for (std::size_t me = 0; me < block::workers; ++me)

@@ -13,19 +13,17 @@
 #endif
 // Behind it: it says how these are compiled.
 #include <gtest/gtest.h>
-#if !defined(TIGON_TESTS_ON_GPU)
-#include <sys/mman.h>
-#endif
 
 #include <cmath>
 #include <cstring>
 #include <functional>
 #include <limits>
-#include <stdexcept>
 #include <string>
 #include <tigon/backends/cuda/backend.hpp>
 #include <utility>
 #include <vector>
+
+#include "../support/device_memory.hpp"
 
 namespace cuda_tests {
 
@@ -33,42 +31,7 @@ using namespace tigon;
 using cuda = backends::cuda;
 using generic = backends::generic;
 
-/// Memory of the device: the host reaches it while it is filled and read, and in a kernel.
-class device_memory {
- public:
-  static constexpr std::size_t bytes = std::size_t{64} << 20;
-
-  static device_memory& instance() {
-    static device_memory one;
-    return one;
-  }
-  void* take(std::size_t n) {
-    void* const p = base_ + used_;
-    used_ += (n + 255) / 256 * 256;
-    if (used_ > bytes) throw std::runtime_error("the test has no more memory of the device");
-    return p;
-  }
-  void clear() { used_ = 0; }
-#if defined(TIGON_TESTS_ON_GPU)
-  void reachable(bool is) {
-    if (is && !captures) EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
-  }
-  bool captures = false;  ///< a call is captured, and does nothing yet
-
- private:
-  device_memory() { EXPECT_EQ(cudaMallocManaged(reinterpret_cast<void**>(&base_), bytes), cudaSuccess); }
-#else
-  void reachable(bool is) { mprotect(base_, bytes, is ? PROT_READ | PROT_WRITE : PROT_NONE); }
-
- private:
-  device_memory()
-      : base_(
-            static_cast<std::byte*>(mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0))) {
-  }
-#endif
-  std::byte* base_ = nullptr;
-  std::size_t used_ = 0;
-};
+using test::device_memory;
 
 template <class T>
 struct numbers {

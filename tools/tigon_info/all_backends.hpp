@@ -1,6 +1,6 @@
 // Every backend of the registry that this build can have, as a list of types in the registry's order.
-#ifndef TIGON_EXAMPLES_TIGON_INFO_ALL_BACKENDS_HPP
-#define TIGON_EXAMPLES_TIGON_INFO_ALL_BACKENDS_HPP
+#ifndef TIGON_TOOLS_TIGON_INFO_ALL_BACKENDS_HPP
+#define TIGON_TOOLS_TIGON_INFO_ALL_BACKENDS_HPP
 
 #include <tigon/tigon.hpp>
 // tests/backend/registry_test.cpp counts them.
@@ -32,4 +32,4 @@ constexpr auto coverage_of = []<class... B>(backend_list<B...>) {
 };
 constexpr auto coverage_here = coverage_of(all_backends{});
 
-#endif  // TIGON_EXAMPLES_TIGON_INFO_ALL_BACKENDS_HPP
+#endif  // TIGON_TOOLS_TIGON_INFO_ALL_BACKENDS_HPP

@@ -3,8 +3,8 @@
 //
 //   struct noting : tigon::backends::highway { static constexpr int notes_plans_of = 7; };
 //   inline void unused() { tigon::softmax_forward<noting>(x, y); }
-#ifndef TIGON_EXAMPLES_TIGON_INFO_NOTED_PLANS_HPP
-#define TIGON_EXAMPLES_TIGON_INFO_NOTED_PLANS_HPP
+#ifndef TIGON_TOOLS_TIGON_INFO_NOTED_PLANS_HPP
+#define TIGON_TOOLS_TIGON_INFO_NOTED_PLANS_HPP
 
 #include <tigon/rows/lanes/schedule.hpp>
 #include <vector>
@@ -34,4 +34,4 @@ inline constexpr auto plan_of<B, Shape> = [] {
 }  // namespace TIGON_ABI
 }  // namespace tigon::simd
 
-#endif  // TIGON_EXAMPLES_TIGON_INFO_NOTED_PLANS_HPP
+#endif  // TIGON_TOOLS_TIGON_INFO_NOTED_PLANS_HPP

@@ -1,4 +1,7 @@
-// Tuning: aggregates of numbers that change the speed, never the result. Fields are only ever added at the end.
+// Tuning: aggregates of numbers that change the speed, and of a result no more than its rounding. The order of sums
+// follows from some of them: partial rows, vectors in flight, chunks of logits, blocks of attention. Errors stay within
+// each operator's bound for all of them, and results do not depend on the number of threads for any. Fields are only
+// ever added at the end.
 #ifndef TIGON_BACKEND_TUNING_HPP
 #define TIGON_BACKEND_TUNING_HPP
 

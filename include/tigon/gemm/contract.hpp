@@ -150,7 +150,7 @@ template <class V, element T>
 TIGON_INLINE void finish(const typename V::value_type* sums, std::size_t n, scaling<typename V::value_type> s,
                          const T* bias, T* c) {
   const V alpha(s.alpha), beta(s.beta);
-  const auto value = [&](V v, auto old, auto add) __attribute__((always_inline)) {
+  const auto value = [&](V v, auto old, auto add) TIGON_LAMBDA {
     v = alpha * v;
     if (s.beta != 0) v = fma(beta, old(), v);
     if (bias != nullptr) v = v + add();

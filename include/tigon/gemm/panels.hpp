@@ -21,10 +21,8 @@ using gemm_detail::round_up;
 
 template <std::size_t N, class F>
 TIGON_INLINE void unroll(F&& f) {
-  [&]<std::size_t... I>(std::index_sequence<I...>) __attribute__((always_inline)) {
-    (f(std::integral_constant<std::size_t, I>{}), ...);
-  }
-  (std::make_index_sequence<N>{});
+  [&]<std::size_t... I>(std::index_sequence<I...>)
+      TIGON_LAMBDA { (f(std::integral_constant<std::size_t, I>{}), ...); }(std::make_index_sequence<N>{});
 }
 
 // ---- Transposition in registers, on the compilers' own vectors: the engines have no common shuffle.
@@ -54,13 +52,12 @@ TIGON_INLINE R rows_inward(R a, std::index_sequence<J...>) {
 template <std::size_t L, std::size_t H, std::size_t S = H / 2, class R>
 TIGON_INLINE void transpose_block(R (&x)[H]) {
   if constexpr (S > 0) {
-    unroll<H>([&](auto i) __attribute__((always_inline)) {
+    unroll<H>([&](auto i) TIGON_LAMBDA {
       if constexpr ((i & S) == 0) swap_bit<L, S*(L / H)>(x[i], x[i + S], std::make_index_sequence<L>{});
     });
     transpose_block<L, H, S / 2>(x);
   } else if constexpr (H < L) {
-    unroll<H>([&](auto i)
-                  __attribute__((always_inline)) { x[i] = rows_inward<L, H>(x[i], std::make_index_sequence<L>{}); });
+    unroll<H>([&](auto i) TIGON_LAMBDA { x[i] = rows_inward<L, H>(x[i], std::make_index_sequence<L>{}); });
   }
 }
 
@@ -169,17 +166,15 @@ void pack_along(const T* from, std::size_t stride, std::size_t rows, std::size_t
       const std::size_t count = std::min(step, depth - p * P::group);
       typename P::block x[H];
       if (have == height && count == step)
-        unroll<H>([&](auto i) __attribute__((always_inline)) {
-          x[i] = i < height ? P::along(at + i * stride, step) : typename P::block{};
-        });
+        unroll<H>([&](auto i)
+                      TIGON_LAMBDA { x[i] = i < height ? P::along(at + i * stride, step) : typename P::block{}; });
       else
-        unroll<H>([&](auto i) __attribute__((always_inline)) {
-          x[i] = i < have ? P::along(at + i * stride, count) : typename P::block{};
-        });
+        unroll<H>([&](auto i)
+                      TIGON_LAMBDA { x[i] = i < have ? P::along(at + i * stride, count) : typename P::block{}; });
       transpose_block<L, H>(x);
       typename P::word* out = to + p * U + first;
       if (p + L <= length) {
-        unroll<H - reaches>([&](auto q) __attribute__((always_inline)) { put(x[q], out + q * per * U); });
+        unroll<H - reaches>([&](auto q) TIGON_LAMBDA { put(x[q], out + q * per * U); });
         if constexpr (reaches) {
           if (p + L < length || height == H)
             put(x[H - 1], out + (H - 1) * U);
@@ -205,13 +200,13 @@ void pack_across(const T* from, std::size_t stride, std::size_t cols, std::size_
     const T* source = from + p * P::group * stride;
     const std::size_t have = std::min(P::group, depth - p * P::group);
     word* out = to + p * U;
-    const auto read = [&](std::size_t j) __attribute__((always_inline)) {
+    const auto read = [&](std::size_t j) TIGON_LAMBDA {
       if (j + L <= cols) return P::across(source + j, stride, have, L);
       return j < cols ? P::across(source + j, stride, have, cols - j) : typename P::block{};
     };
     if constexpr (U % L == 0) {
       for (std::size_t q = 0; q < panels; ++q, out += U * length)
-        unroll<U / L>([&](auto v) __attribute__((always_inline)) { put(read(q * U + v * L), out + v * L); });
+        unroll<U / L>([&](auto v) TIGON_LAMBDA { put(read(q * U + v * L), out + v * L); });
     } else if constexpr (L % U == 0) {
       for (std::size_t q = 0; q < panels;) {
         alignas(64) word buffer[L];
@@ -222,7 +217,7 @@ void pack_across(const T* from, std::size_t stride, std::size_t cols, std::size_
     } else {
       constexpr std::size_t whole = U / L;
       for (std::size_t q = 0; q < panels; ++q, out += U * length) {
-        unroll<whole>([&](auto v) __attribute__((always_inline)) { put(read(q * U + v * L), out + v * L); });
+        unroll<whole>([&](auto v) TIGON_LAMBDA { put(read(q * U + v * L), out + v * L); });
         if (p + 1 < length)  // reaches into the next word, as in pack_along
           put(read(q * U + whole * L), out + whole * L);
         else

@@ -43,8 +43,7 @@ TIGON_INLINE std::size_t fours_of_chain_of(std::size_t fours) {
 /// f(i, j) for every sum of a tile, with constants for indices.
 template <std::size_t R, std::size_t N, class F>
 TIGON_INLINE void for_sums(F f) {
-  unroll<R>([&](auto i)
-                __attribute__((always_inline)) { unroll<N>([&](auto j) __attribute__((always_inline)) { f(i, j); }); });
+  unroll<R>([&](auto i) TIGON_LAMBDA { unroll<N>([&](auto j) TIGON_LAMBDA { f(i, j); }); });
 }
 
 /// c = alpha acc + beta c + bias
@@ -54,13 +53,11 @@ TIGON_INLINE void store_scaled(const V (&acc)[H][N], const tile_target<typename 
   constexpr std::size_t L = P::size;
   const V alpha(to.scale.alpha), beta(to.scale.beta);
   V bias[N];
-  unroll<N>([&](auto j) __attribute__((always_inline)) {
-    bias[j] = to.bias != nullptr ? simd::load<V>(to.bias + j * L) : V(A(0));
-  });
+  unroll<N>([&](auto j) TIGON_LAMBDA { bias[j] = to.bias != nullptr ? simd::load<V>(to.bias + j * L) : V(A(0)); });
   A* c = to.c;
   const bool add = to.bias != nullptr;
-  unroll<R>([&](auto i) __attribute__((always_inline)) {
-    unroll<N>([&](auto j) __attribute__((always_inline)) {
+  unroll<R>([&](auto i) TIGON_LAMBDA {
+    unroll<N>([&](auto j) TIGON_LAMBDA {
       V v = alpha * acc[i][j];
       if (to.scale.beta != 0) v = fma(beta, simd::load<V>(c + j * L), v);
       if (add) v = v + bias[j];
@@ -78,36 +75,33 @@ void tile(std::size_t length, const typename P::word* a, const typename P::word*
   using V = typename P::sums;
   prefetch_cursor cursor = cursor_of_task;  // in registers
   constexpr std::size_t L = P::size, U = tile_shape<P>::rows, W = tile_shape<P>::cols;
-  const auto each = [](auto f) __attribute__((always_inline)) { for_sums<R, N>(f); };
+  const auto each = [](auto f) TIGON_LAMBDA { for_sums<R, N>(f); };
   constexpr std::size_t H = by_blocks<P> && R == 1 ? 2 : R;  // rows of sums: blocks have two
   V acc[H][N];
-  const auto clear = [&]() __attribute__((always_inline)) {
-    for_sums<H, N>([&](auto i, auto j) __attribute__((always_inline)) { acc[i][j] = V(A(0)); });
-  };
-  const auto finish_chain = [&]() __attribute__((always_inline)) {
+  const auto clear = [&]() TIGON_LAMBDA { for_sums<H, N>([&](auto i, auto j) TIGON_LAMBDA { acc[i][j] = V(A(0)); }); };
+  const auto finish_chain = [&]() TIGON_LAMBDA {
     if constexpr (by_blocks<P>) P::to_rows(acc);
   };
-  const auto join = [&](const A* sums) __attribute__((always_inline)) {
-    each([&](auto i, auto j)
-             __attribute__((always_inline)) { acc[i][j] = acc[i][j] + simd::load<V>(sums + i * W + j * L); });
+  const auto join = [&](const A* sums) TIGON_LAMBDA {
+    each([&](auto i, auto j) TIGON_LAMBDA { acc[i][j] = acc[i][j] + simd::load<V>(sums + i * W + j * L); });
   };
   clear();
 
-  const auto step = [&](const typename P::word* aw, const typename P::word* bw) __attribute__((always_inline)) {
+  const auto step = [&](const typename P::word* aw, const typename P::word* bw) TIGON_LAMBDA {
     if constexpr (by_blocks<P>) {
       P::step(aw, bw, acc);
     } else {
       typename P::operand row[N];
-      unroll<N>([&](auto j) __attribute__((always_inline)) { row[j] = P::load(bw + j * L); });
-      unroll<R>([&](auto i) __attribute__((always_inline)) {
+      unroll<N>([&](auto j) TIGON_LAMBDA { row[j] = P::load(bw + j * L); });
+      unroll<R>([&](auto i) TIGON_LAMBDA {
         simd::keep_order();
         const typename P::operand x = P::broadcast(aw + i);
-        unroll<N>([&](auto j) __attribute__((always_inline)) { acc[i][j] = P::multiply_add(x, row[j], acc[i][j]); });
+        unroll<N>([&](auto j) TIGON_LAMBDA { acc[i][j] = P::multiply_add(x, row[j], acc[i][j]); });
       });
     }
   };
-  const auto four = [&]() __attribute__((always_inline)) {
-    unroll<4>([&](auto u) __attribute__((always_inline)) { step(a + u * U, b + u * W); });
+  const auto four = [&]() TIGON_LAMBDA {
+    unroll<4>([&](auto u) TIGON_LAMBDA { step(a + u * U, b + u * W); });
     a += 4 * U;
     b += 4 * W;
   };
@@ -118,9 +112,7 @@ void tile(std::size_t length, const typename P::word* a, const typename P::word*
     const std::size_t rows = std::min({fours, R, chain});
     const char* c = reinterpret_cast<const char*>(to.c);
     for (std::size_t i = 0; i < rows; ++i, c += to.stride * sizeof(A)) {
-      unroll<ceil_div(N * L * sizeof(A), 64)>([&](auto line) __attribute__((always_inline)) {
-        __builtin_prefetch(c + line * 64, 1, 3);
-      });
+      unroll<ceil_div(N * L * sizeof(A), 64)>([&](auto line) TIGON_LAMBDA { __builtin_prefetch(c + line * 64, 1, 3); });
       four();
     }
     fours -= rows, left -= rows;
@@ -135,7 +127,7 @@ void tile(std::size_t length, const typename P::word* a, const typename P::word*
     if (fours == 0) break;
     finish_chain();
     if (start != nullptr) join(start);
-    each([&](auto i, auto j) __attribute__((always_inline)) { simd::store(acc[i][j], folded + i * W + j * L); });
+    each([&](auto i, auto j) TIGON_LAMBDA { simd::store(acc[i][j], folded + i * W + j * L); });
     start = folded;
     left = chain;
     clear();
@@ -146,7 +138,7 @@ void tile(std::size_t length, const typename P::word* a, const typename P::word*
   if (start != nullptr) join(start);
 
   if (to.scratch != nullptr) {
-    each([&](auto i, auto j) __attribute__((always_inline)) { simd::store(acc[i][j], to.scratch + i * W + j * L); });
+    each([&](auto i, auto j) TIGON_LAMBDA { simd::store(acc[i][j], to.scratch + i * W + j * L); });
     return;
   }
   store_scaled<P, R, N>(acc, to);

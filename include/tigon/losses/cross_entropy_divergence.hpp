@@ -63,16 +63,6 @@ std::size_t cross_entropy_divergence_workspace(std::size_t rows, std::size_t voc
 
 namespace detail {
 inline namespace TIGON_ABI {
-/// What the public functions are called with.
-template <element T>
-struct cross_entropy_divergence_arguments {
-  std::string_view name, teacher_name;
-  matrix_view<const T> logits, teacher;
-  cross_entropy_divergence_losses<accumulator_t<T>> losses;
-  matrix_view<T> dlogits;
-  const cross_entropy_divergence_options& opt;
-};
-
 /// Checks of both public functions.
 template <class B, element T, class I, class Weight>
 void check_cross_entropy_divergence(const cross_entropy_divergence_arguments<T>& of, std::span<const I> target,
@@ -106,11 +96,10 @@ void check_cross_entropy_divergence(const cross_entropy_divergence_arguments<T>&
   ctx.workspace().expect(of.name, cross_entropy_divergence_workspace<B, T>(rows, vocab, ctx));
 }
 
-/// Checks, the call of Op's kernel, and the totals of the losses of rows.
+/// Checks, and the call.
 template <class Op, class B, element T, class Target, class Weight>
 void run_cross_entropy_divergence(const cross_entropy_divergence_arguments<T>& of, const Target& target, Weight weight,
                                   context& ctx) {
-  using A = accumulator_t<T>;
   const std::span labels(target);
   using I = std::remove_const_t<typename decltype(labels)::element_type>;
   static_assert(token_id<I>, "tigon: targets are std::int32_t or std::int64_t");
@@ -120,45 +109,7 @@ void run_cross_entropy_divergence(const cross_entropy_divergence_arguments<T>& o
   ce.ignore_index = opt.ignore_index, ce.reduction = opt.reduction, ce.label_smoothing = opt.label_smoothing;
   ce.lse_square_scale = opt.lse_square_scale, ce.denominator = opt.denominator;
   check_cross_entropy_divergence<B, T, I>(of, targets, weight, ce, ctx);
-
-  const std::size_t rows = of.logits.rows, vocab = of.logits.cols;
-  workspace::frame frame(ctx.workspace());
-  const loss_rows<A> of_rows(of.name, frame, targets, vocab, weight, {}, ce, ctx);
-  double* divergence = frame.template take<double>(rows);
-  const double n = opt.denominator != 0 ? opt.denominator : static_cast<double>(of_rows.kept);
-  const double share = opt.reduction != reduction::mean ? 1 : of_rows.kept == 0 ? 0 : 1 / n;
-  const bool diverges = opt.weight_divergence != 0 || of.losses.divergence.data() != nullptr;
-  const cross_entropy_divergence_call<T> call{of.logits,
-                                              of.teacher,
-                                              of.dlogits,
-                                              {of_rows.weight, of_rows.weight == nullptr ? 0 : vocab},
-                                              {ce, of_rows.scale, of_rows.out, vocab},
-                                              of_rows.out,
-                                              diverges ? divergence : nullptr,
-                                              static_cast<A>(opt.upstream * opt.weight_ce),
-                                              static_cast<A>(opt.upstream * opt.weight_divergence * share),
-                                              static_cast<A>(1 / opt.temperature),
-                                              opt.label_smoothing > 0,
-                                              opt.temperature == 1,
-                                              opt.ignore_index};
-  kernel_for<Op, B>::template forward<B, T, I>(call, targets.data(), opt, ctx);
-
-  const auto put = [&](std::span<A> to, auto value) {
-    if (to.data() == nullptr) return;
-    double total = 0;
-    for (std::size_t i = 0; i < rows; ++i) {
-      total += value(i);
-      if (opt.reduction == reduction::none) to[i] = static_cast<A>(value(i));
-    }
-    if (opt.reduction != reduction::none) to[0] = static_cast<A>(total);
-  };
-  const auto part = [](double weight_of, double value) { return weight_of == 0 ? 0 : weight_of * value; };
-  const auto distance = [&](std::size_t i) { return diverges ? share * divergence[i] : 0; };
-  put(of.losses.ce, [&](std::size_t i) { return of_rows.out.loss[i]; });
-  put(of.losses.divergence, distance);
-  put(of.losses.loss, [&](std::size_t i) {
-    return part(opt.weight_ce, of_rows.out.loss[i]) + part(opt.weight_divergence, distance(i));
-  });
+  compute_cross_entropy_divergence<Op, B, T, I>(of, targets, weight, ce, ctx);
 }
 }  // namespace TIGON_ABI
 }  // namespace detail

@@ -52,16 +52,6 @@ namespace tigon {
 /// ```
 struct vocab_parallel_fused_linear_cross_entropy_options;
 
-namespace detail {
-inline namespace TIGON_ABI {
-template <class B, class A>
-std::size_t cross_entropy_shard_chunk(std::size_t rows, std::size_t hidden, std::size_t vocab, std::size_t ranks,
-                                      const context& ctx) {
-  return shard_chunk_rows<A>(B::chunk, rows, hidden, vocab, ranks, ctx);
-}
-}  // namespace TIGON_ABI
-}  // namespace detail
-
 /// Bytes of workspace that vocab_parallel_fused_linear_cross_entropy_forward takes with all gradients and a bias, or
 /// with the gradient of x alone, for `cols` classes on one of so many ranks.
 template <class B = default_backend, class T>
@@ -86,27 +76,6 @@ std::size_t vocab_parallel_fused_linear_cross_entropy_workspace(std::size_t rows
 
 namespace detail {
 inline namespace TIGON_ABI {
-/// What the public functions are called with; backward has an upstream gradient and no loss.
-template <layer_types T>
-struct shard_cross_entropy_call {
-  communicator_ref comm;
-  const linear_shard<T>& part;
-  linear_gradients<T> gradients;
-  std::span<const accumulator_t<T>> upstream;
-  cross_entropy_results<accumulator_t<T>> to;
-  bool backward;
-};
-
-/// What a kernel has of the options: those of the loss; of a device all, because `upstream` is a number of the host.
-template <class B>
-auto options_of_kernel(vocab_parallel_fused_linear_cross_entropy_options opt, bool backward) {
-  if (backward) opt.upstream = 1;
-  if constexpr (host_memory<B>)
-    return opt.loss;
-  else
-    return opt;
-}
-
 /// Checks on all ranks, and the call.
 template <class B, layer_types T, class Target, class Weight>
 void shard_linear_cross_entropy(std::string_view name, const shard_cross_entropy_call<T>& of, const Target& target,
@@ -151,28 +120,7 @@ void shard_linear_cross_entropy(std::string_view name, const shard_cross_entropy
                                      rows, hidden, cols, shard.vocab, ranks, ctx, of.gradients.of_weights()));
   });
   const auto columns = columns_of(agreed, of.comm);
-
-  const call_of_ranks<B> guard;
-  workspace::frame frame(ctx.workspace());
-  const loss_rows_of<row_backend<B>, A> of_rows(name, frame, targets, shard.vocab, weight, of.to.metrics, opt.loss,
-                                                ctx);
-  cross_entropy_rows out = of_rows.out;
-  out.token_scaling = opt.token_scaling;
-  using K = kernel_for<op::vocab_parallel_fused_linear_cross_entropy, B>;
-  const auto kept = kept_labels<I>::template of<B>(frame, targets, rows, opt.loss.ignore_index);
-  const auto g = kept.template of_kept<A>(frame, of.upstream);
-  const linear_shard_loss<T> t{
-      of.comm,     columns.data(),
-      shard.vocab, shard_chunk_of(kept.rows(), chunk, of.part, ranks, of.gradients.dx.data != nullptr),
-      head,        of.gradients,
-      kept.rows()};
-  const vector_view<const A> upstream{g.data(), g.size()};
-  const auto options = options_of_kernel<B>(opt, of.backward);
-  if (of.backward)
-    return K::template backward<B, T, I>(t, kept.labels(), of_rows.weight, upstream, out, of_rows.scale, options, ctx);
-  K::template forward<B, T, I>(t, kept.labels(), of_rows.weight, upstream, out, of_rows.scale, options, ctx);
-  spread_results(of_rows.out, rows, kept.rows());
-  of_rows.finish(targets, of.to.loss, of.to.metrics, opt.loss);
+  compute_shard_cross_entropy<B, T, I>(name, of, columns.data(), targets, weight, chunk, opt, ctx);
 }
 }  // namespace TIGON_ABI
 }  // namespace detail

@@ -2,13 +2,10 @@
 #ifndef TIGON_OPS_ADAMW_HPP
 #define TIGON_OPS_ADAMW_HPP
 
-#include <tigon/core/arguments.hpp>
 #include <tigon/ops/optimizer/adamw_kernel.hpp>
 
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <cstdio>
 #include <limits>
 #include <span>
 
@@ -48,68 +45,6 @@ namespace tigon {
 /// ```
 struct adamw_options;
 
-namespace detail {
-inline namespace TIGON_ABI {
-/// True for a list of parameters of types that may meet; a sentence otherwise.
-template <class B, class P>
-consteval bool admits_adamw() {
-  static_assert(is_adamw_parameter<P>, "tigon: adamw takes a contiguous range of adamw_parameter<W, G, M, R>");
-  using W = typename P::weight;
-  static_assert(admits<B, W>());
-  static_assert(mixes_with<W, typename P::gradient_type>, "tigon: gradients in f64 go only with weights in f64");
-  static_assert(std::same_as<typename P::moment, accumulator_t<W>> ||
-                    (std::same_as<typename P::moment, bfloat16> && !std::same_as<W, double>),
-                "tigon: moments of adamw are f32 or bf16, f64 of weights in f64");
-  static_assert(!P::may_have_rounded || (std::same_as<W, float> && sizeof(typename P::rounded_type) == 2),
-                "tigon: rounded weights of adamw are bf16 or f16, of masters in f32");
-  return true;
-}
-
-/// The arrays of every parameter.
-template <class P>
-void expect_adamw_parameters(const char* op, std::span<const P> list, const adamw_options& opt,
-                             [[maybe_unused]] context& ctx) {
-  for (std::size_t i = 0; i < list.size(); ++i) {
-    const P& p = list[i];
-    char name[64];
-    std::snprintf(name, sizeof name, "%s: parameters[%zu]", op, i);
-    arguments args(name);
-    args.in("g", p.g, p.w.size());
-    args.out("w", p.w);
-    args.out("m", p.m, p.w.size());
-    args.out("v", p.v, p.w.size());
-    args.optional_out("rounded", p.rounded, p.w.size());
-    using A = accumulator_t<typename P::weight>;
-    args.from_zero<A>("decay", p.decay);
-    args.made<A>("learning_rate weight_decay decay", opt.learning_rate * opt.weight_decay * p.decay);
-    args.check();
-  }
-#if TIGON_CHECKS
-  expect_apart(op, list, ctx);
-#endif
-}
-
-template <class P>
-void expect_adamw_options(const char* op, const adamw_options& opt) {
-  using A = accumulator_t<typename P::weight>;
-  const expects check(op);
-  const auto below_one = [&](const char* name, double came) {
-    check.number<A>(came >= 0 && came < 1, name, came, "a number of at least 0 and below 1");
-  };
-  check.from_zero<A>("learning_rate", opt.learning_rate), check.from_zero<A>("weight_decay", opt.weight_decay);
-  check.eps<A>(opt.eps, "eps", "a finite number of at least 0"), check.from_zero<A>("max_norm", opt.max_norm);
-  below_one("beta1", opt.beta1), below_one("beta2", opt.beta2);
-  check.finite<A>("gradient_scale", opt.gradient_scale);
-  check.that(opt.step != 0, error_code::argument, "step", "0", "at least 1: the first step is number 1");
-  check.made<A>("learning_rate over 1 - beta1^step",
-                opt.learning_rate / (1 - std::pow(opt.beta1, static_cast<double>(opt.step))));
-  check.that(!opt.stochastic_rounding || !std::same_as<typename P::weight, float16>, error_code::argument,
-             "stochastic_rounding", "set for weights in f16", "weights in bf16 or f32");
-}
-
-}  // namespace TIGON_ABI
-}  // namespace detail
-
 /// Bytes of workspace that adamw takes for so many parameters, of so many elements together.
 constexpr TIGON_INLINE std::size_t adamw_workspace(std::size_t parameters, std::size_t elements) {
   // Every parameter may have one task that is not full. What the checks take is given back before.
@@ -130,36 +65,18 @@ double adamw_call(const char* op, std::span<const P> list, const adamw_options& 
   for (const P& p : list) elements += p.w.size();
   expect_adamw_options<P>(op, opt);
   ctx.workspace().expect(op, adamw_workspace(list.size(), elements));
-  using kernels = kernel_for<op::adamw, B>;
   if constexpr (!host_memory<B>) {
     context& host = default_context();  // the checks loop on it
     host.workspace().expect(op, adamw_workspace(list.size(), elements));
     expect_adamw_parameters(op, list, opt, host);
     if (known == nullptr || *known <= std::numeric_limits<double>::max() || !opt.skip_non_finite)
-      kernels::template forward<B>(list, known, opt, ctx);
+      kernel_for<op::adamw, B>::template forward<B>(list, known, opt, ctx);
     return known != nullptr ? *known : std::numeric_limits<double>::quiet_NaN();
   } else {
     expect_adamw_parameters(op, list, opt, ctx);
-    workspace::frame frame(ctx.workspace());
-    auto* const first = frame.template take<std::size_t>(list.size() + 1);
-    first[0] = 0;
-    for (std::size_t i = 0; i < list.size(); ++i) first[i + 1] = first[i] + adamw_tasks_of(list[i].w.size());
-    const adamw_tasks<P> tasks{list.data(), first, list.size()};
-    double norm = 0;
-    if (known != nullptr)
-      norm = *known;
-    else
-      norm = std::fabs(opt.gradient_scale) *
-             kernels::template norm<B>(tasks, frame.template take<double>(first[list.size()]), ctx);
-    const bool finite = norm <= std::numeric_limits<double>::max();
-    if (steps && (finite || !opt.skip_non_finite)) kernels::template forward<B>(tasks, norm, opt, ctx);
-    return norm;
+    return adamw_step<B>(list, opt, known, steps, ctx);
   }
 }
-
-template <class List>
-using adamw_parameter_of =
-    std::remove_cv_t<std::remove_pointer_t<decltype(std::span(std::declval<const List&>()).data())>>;
 }  // namespace TIGON_ABI
 }  // namespace detail
 

@@ -43,9 +43,9 @@ template <class B = default_backend, class T>
 std::size_t dyt_workspace(std::size_t rows, std::size_t cols, parameters of = parameters::trained) {
   using A = accumulator_t<T>;
   if (of == parameters::frozen) return workspace::bytes_for<A>(cols);
-  const std::size_t by_row = kernel<op::dyt, backends::generic>::is_small(rows, cols) ? rows : 0;
-  return workspace::bytes_for<double>(cols) + workspace::bytes_for<double>(by_row) + 2 * workspace::bytes_for<A>(cols) +
-         simd::partials_workspace<B, A>(rows, cols, 3);
+  const bool few = kernel<op::dyt, backends::generic>::is_small(rows, cols);
+  return workspace::bytes_for<double>(few ? rows : 0) + workspace::bytes_for<double>(few ? cols : 0) +
+         2 * workspace::bytes_for<A>(cols) + simd::partials_workspace<B, A>(rows, cols, 3);
 }
 
 /// y from x, alpha, gamma and beta. See dyt_options for the contract.

@@ -9,7 +9,6 @@
 
 #include <concepts>
 #include <cstddef>
-#include <optional>
 #include <tuple>
 #include <type_traits>
 #include <utility>
@@ -35,9 +34,9 @@ struct rows_on_lanes {
 namespace rows {
 inline namespace TIGON_ABI {
 
-using simd::adds_to, simd::cached, simd::columns_of_pairs, simd::given_or, simd::in_f64, simd::map_reads;
-using simd::as_pack, simd::joined, simd::pack, simd::pack_size, simd::unrolled;
-using simd::of_rows, simd::read_again, simd::reads, simd::rows_of, simd::saves, simd::writes;
+using simd::adds_to, simd::cached, simd::columns_of_pairs, simd::constant, simd::given_or, simd::in_f64;
+using simd::as_pack, simd::joined, simd::pack, simd::pack_size, simd::unpacked, simd::unrolled;
+using simd::map_reads, simd::of_rows, simd::read_again, simd::reads, simd::rows_of, simd::saves, simd::writes;
 
 // Drivers.
 
@@ -195,49 +194,10 @@ struct row_reduction {
   }
 };
 
-/// A program of K sums over the rows where none of its parameter gradients has memory: the sums are zeros before every
-/// row, and what it adds to them is dropped.
-template <std::size_t K, class P>
-struct without_sums : P {
-  template <class... X>
-  TIGON_INLINE auto map(X... x) const {
-    using V = std::tuple_element_t<sizeof...(X) - 1, std::tuple<X...>>;
-    const V zero(typename V::value_type(0));
-    const auto all = [&]<std::size_t... k>(std::index_sequence<k...>) TIGON_LAMBDA {
-      return as_pack(this->P::map(x..., (static_cast<void>(k), zero)...));
-    }(std::make_index_sequence<K>{});
-    constexpr std::size_t Y = pack_size<std::remove_const_t<decltype(all)>> - K;
-    pack<V, Y> outputs;
-    unrolled<Y>([&](auto k) TIGON_LAMBDA { outputs.v[k] = all.v[k]; });
-    return outputs;
-  }
-  template <class Value>
-    requires has_rows_in_f64<P, Value>
-  TIGON_INLINE auto in_f64(const Value& value) const {
-    const auto program = this->P::in_f64(value);
-    using wide = without_sums<K, typename decltype(this->P::in_f64(value))::value_type>;
-    return program ? std::optional(wide{*program}) : std::nullopt;
-  }
-};
-/// run(program, groups...) of a program with outputs: without sums where nobody wants them.
-template <class Run, class P, class... Group>
-void with_wanted_sums(Run run, P program, Group... groups) {
-  constexpr std::size_t sums = std::tuple_size_v<decltype(group<adds_to>(groups...).g)>;
-  const auto without = [](auto of) {
-    if constexpr (requires { of.wanted(); })
-      return adds_to<>();
-    else
-      return of;
-  };
-  if constexpr (sums != 0 && std::tuple_size_v<decltype(group<writes>(groups...).y)> != 0)
-    if (!group<adds_to>(groups...).wanted()) return run(without_sums<sums, P>{program}, without(groups)...);
-  run(program, groups...);
-}
 /// direct of the first X operands, and map of all.
 template <std::size_t X, class Mapping>
 struct direct_and_map {
   Mapping of_row;
-
   template <class... V>
   TIGON_INLINE auto operator()(V... v) const {
     const auto direct = [&](auto... x) TIGON_LAMBDA { return as_pack(of_row.p.direct(x...)); };
@@ -349,6 +309,65 @@ struct bound_program<P, of_rows<N...>, saves<S...>> {
 template <class P, class... N, class... S>
 bound_program(P, of_rows<N...>, saves<S...>) -> bound_program<P, of_rows<N...>, saves<S...>>;
 
+/// A map in two parts, rest(prepare(v), v, x..., sums...), where v is the first operand: `prepare` may be computed a
+/// step ahead of `rest`.
+template <class Prepare, class Rest>
+struct prepared_map {
+  Prepare prepare;
+  Rest rest;
+  template <class V, class... X>
+  TIGON_INLINE auto operator()(V v, X... x) const {
+    return rest(prepare(v), v, x...);
+  }
+};
+template <class Prepare, class Rest>
+prepared_map(Prepare, Rest) -> prepared_map<Prepare, Rest>;
+
+/// map behind the value of the row, if there is one.
+template <class P, class... Value>
+struct row_mapping {
+  P p;
+  std::tuple<Value...> value;
+  template <class... V>
+  TIGON_INLINE auto operator()(V... x) const {
+    return unpacked([&](const auto&... of_row) TIGON_LAMBDA { return as_pack(p.map(of_row..., x...)); }, value);
+  }
+  static constexpr bool in_f64 = has_rows_in_f64<P, Value...>;
+  TIGON_INLINE bool skipped() const {
+    if constexpr (in_f64)
+      return p.in_f64(std::get<0>(value)).has_value();
+    else
+      return false;
+  }
+};
+/// The map of a program as a function of the operands, for a row with this value. Where it has skipped(), and that is
+/// true, it is not called: map_if_in_f64 computes the row.
+template <class V, class P, class... Value>
+TIGON_INLINE auto mapping(const P& p, const Value&... value) {
+  if constexpr (prepares<P, V>)
+    return prepared_map{[p](auto x) TIGON_LAMBDA { return p.prepare(x); },
+                        [=](auto prepared, auto... x)
+                            TIGON_LAMBDA { return as_pack(p.map(value..., prepared, x...)); }};
+  else
+    return row_mapping<P, Value...>{p, {value...}};
+}
+/// row.map to these outputs and to K partial sums of the row.
+template <std::size_t K, class Row, class X, class Y, class F>
+TIGON_INLINE void map_with_partials(const Row& row, const X& x, const Y& y, F f) {
+  const auto map = [&]<std::size_t... k>(std::index_sequence<k...>, auto... from) TIGON_LAMBDA {
+    std::apply([&](auto... to)
+                   TIGON_LAMBDA { row.map(reads(from..., row.partial(k)...), writes(to..., row.partial(k)...), f); },
+               y);
+  };
+  std::apply([&](auto... from) TIGON_LAMBDA { map(std::make_index_sequence<K>{}, from...); }, x);
+}
+/// A row of zeros in each output.
+template <class Row, class... Y>
+TIGON_INLINE void clear_outputs(const Row& row, const std::tuple<Y...>& outputs) {
+  const auto zeros = [](auto zero) { return zero; };
+  const auto clear = [&](auto y) TIGON_LAMBDA { row.map(reads(constant(0.0f)), writes(y), zeros); };
+  std::apply([&](auto... y) TIGON_LAMBDA { (clear(y), ...); }, outputs);
+}
 /// A row that `program` computes, in f64: reduced and mapped, and its numbers saved. Out of line: there are few.
 template <class P, class Row, class Bound, class... X, class... M, class... Y, class... Sum>
 TIGON_NOINLINE void map_in_f64(P program, Row row, const Bound& bound, reads<X...> in, map_reads<M...> more,

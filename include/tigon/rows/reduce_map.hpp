@@ -57,6 +57,55 @@
 #include <tigon/rows/row.hpp>
 
 #include <cstddef>
+#include <optional>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+
+namespace tigon::rows {
+inline namespace TIGON_ABI {
+
+/// A program of K sums over the rows where none of its parameter gradients has memory: the sums are zeros before every
+/// row, and what it adds to them is dropped.
+template <std::size_t K, class P>
+struct without_sums : P {
+  template <class... X>
+  TIGON_INLINE auto map(X... x) const {
+    using V = std::tuple_element_t<sizeof...(X) - 1, std::tuple<X...>>;
+    const V zero(typename V::value_type(0));
+    const auto all = [&]<std::size_t... k>(std::index_sequence<k...>) TIGON_LAMBDA {
+      return as_pack(this->P::map(x..., (static_cast<void>(k), zero)...));
+    }(std::make_index_sequence<K>{});
+    constexpr std::size_t Y = pack_size<std::remove_const_t<decltype(all)>> - K;
+    pack<V, Y> outputs;
+    unrolled<Y>([&](auto k) TIGON_LAMBDA { outputs.v[k] = all.v[k]; });
+    return outputs;
+  }
+  template <class Value>
+    requires has_rows_in_f64<P, Value>
+  TIGON_INLINE auto in_f64(const Value& value) const {
+    const auto program = this->P::in_f64(value);
+    using wide = without_sums<K, typename decltype(this->P::in_f64(value))::value_type>;
+    return program ? std::optional(wide{*program}) : std::nullopt;
+  }
+};
+/// run(program, groups...) of a program with outputs: without sums where nobody wants them.
+template <class Run, class P, class... Group>
+void with_wanted_sums(Run run, P program, Group... groups) {
+  constexpr std::size_t sums = std::tuple_size_v<decltype(group<adds_to>(groups...).g)>;
+  const auto without = [](auto of) {
+    if constexpr (requires { of.wanted(); })
+      return adds_to<>();
+    else
+      return of;
+  };
+  if constexpr (sums != 0 && std::tuple_size_v<decltype(group<writes>(groups...).y)> != 0)
+    if (!group<adds_to>(groups...).wanted()) return run(without_sums<sums, P>{program}, without(groups)...);
+  run(program, groups...);
+}
+
+}  // namespace TIGON_ABI
+}  // namespace tigon::rows
 
 namespace tigon::simd {
 inline namespace TIGON_ABI {

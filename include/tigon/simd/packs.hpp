@@ -4,7 +4,11 @@
 
 #include <tigon/simd/vec.hpp>
 
+#include <algorithm>
+#include <bit>
+#include <concepts>
 #include <cstddef>
+#include <tuple>
 #include <type_traits>
 #include <utility>
 
@@ -16,6 +20,19 @@ template <class R>
 inline constexpr std::size_t pack_size = 1;
 template <class V, std::size_t N>
 inline constexpr std::size_t pack_size<pack<V, N>> = N;
+
+/// max, for members of that name, which hide it.
+template <class V>
+TIGON_INLINE V larger(V a, V b) {
+  return max(a, b);
+}
+
+/// f(the elements of a tuple): std::apply, always inlined.
+template <class F, class... T>
+TIGON_INLINE decltype(auto) unpacked(F f, const std::tuple<T...>& values) {
+  return [&]<std::size_t... K>(std::index_sequence<K...>)
+             TIGON_LAMBDA -> decltype(auto) { return f(std::get<K>(values)...); }(std::index_sequence_for<T...>{});
+}
 
 /// f(0), ..., f(N - 1) with constants for indices: an array that is indexed so is known to be registers from the start.
 template <std::size_t N, class F>
@@ -52,6 +69,20 @@ TIGON_INLINE pack<V, N + M> joined(pack<V, N> a, pack<V, M> b) {
   return all;
 }
 
+/// Whether a vector of f32 may be loaded from pairs of elements of type T: vector loads of x86 read what is stored as
+/// another type, and lanes lie in the order of memory.
+template <class V, class T>
+inline constexpr bool loads_as_f32 =
+#if defined(TIGON_X86)
+    std::same_as<T, bfloat16> && std::same_as<typename V::value_type, float>;
+#else
+    false;
+#endif
+template <bool Odd, class V>
+TIGON_INLINE V half_of_pairs(V a, V b) {
+  return Odd ? odd_lanes(a, b) : even_lanes(a, b);
+}
+
 // A loop over columns takes the last of them by the step that takes all others: it gets the lanes to ignore.
 
 /// No lane is ignored.
@@ -78,6 +109,23 @@ TIGON_INLINE void store(V v, T* p, ignore_none) {
 template <class V, class T>
 TIGON_INLINE void store(V v, T* p, ignore_from some) {
   store_n(v, p, some.n);
+}
+/// The even ones of the elements from p on, p[0], p[2], ..., or the odd ones.
+template <bool Odd, class V, class T, class Ignore>
+TIGON_INLINE V load_of_pairs(const T* p, [[maybe_unused]] Ignore ignore) {
+  if constexpr (V::size == 1) {
+    return load<V>(p + Odd);
+  } else if constexpr (ignores<Ignore>) {
+    const std::size_t first = std::min(2 * ignore.n, V::size), second = 2 * ignore.n - first;
+    const V low = load_n<V>(p, first);
+    return half_of_pairs<Odd>(low, second == 0 ? low : load_n<V>(p + V::size, second));
+  } else if constexpr (loads_as_f32<V, T>) {
+    // A pair of bf16 in a lane of f32 bits: the odd one is its upper half, the even one its lower.
+    const V pair = load<V>(reinterpret_cast<const float*>(p));
+    return Odd ? bit_and(pair, V(std::bit_cast<float>(0xffff0000u))) : pair.template shl<16>();
+  } else {
+    return half_of_pairs<Odd>(load<V>(p), load<V>(p + V::size));
+  }
 }
 /// v, and `other` in what is ignored.
 template <class V>

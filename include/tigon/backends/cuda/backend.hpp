@@ -4,64 +4,12 @@
 
 #include <tigon/backends/cuda/device_code.hpp>
 // Behind it: it says how these are compiled.
+#include <tigon/backend/choices.hpp>
 #include <tigon/backend/registry.hpp>
 #include <tigon/backends/cuda/rows.hpp>
 #include <tigon/backends/generic/backend.hpp>
 
 namespace tigon {
-namespace op {
-struct adamw;
-struct attention;
-struct attn_res;
-struct cross_entropy;
-struct dyt;
-struct embedding;
-struct fused_add_rms_norm;
-struct fused_linear_cosine_distillation;
-struct fused_linear_cpo;
-struct fused_linear_cross_entropy;
-struct fused_linear_distillation;
-struct fused_linear_dpo;
-struct fused_linear_grpo;
-struct fused_linear_jsd;
-struct fused_linear_jsd_distillation;
-struct fused_linear_kl_div;
-struct fused_linear_kto;
-struct fused_linear_orpo;
-struct fused_linear_preference;
-struct fused_linear_scaled_cross_entropy;
-struct fused_linear_simpo;
-struct fused_linear_unpaired_preference;
-struct geglu;
-struct gemm;
-struct group_norm;
-struct grpo_loss;
-struct jsd;
-struct kl_div;
-struct layer_norm;
-struct llama4_rope;
-struct mhc_coeffs;
-struct mhc_post_res;
-struct mhc_pre;
-struct modulated_rms_norm;
-struct poly_norm;
-struct qk_norm_rope;
-struct qwen2vl_mrope;
-struct relu_squared;
-struct rms_norm;
-struct rope;
-struct selective_log_softmax;
-struct selective_logprob;
-struct softmax;
-struct sparsemax;
-struct swiglu;
-struct swiglu_fused;
-struct tvd;
-struct vocab_parallel_cross_entropy;
-struct vocab_parallel_fused_linear_cross_entropy;
-struct vocab_parallel_fused_linear_scaled_cross_entropy;
-}  // namespace op
-
 namespace gpu {
 inline namespace TIGON_ABI {
 struct divergence_rows;

@@ -60,17 +60,6 @@ struct dyt_gradient_at : number_at<A, W> {
   TIGON_INLINE auto program() const { return of_gamma{{parts{this->value()}}, this->value()}; }
 };
 
-template <class W>
-struct dyt_alpha_gradient_at : number_at<double, W> {
-  struct of_gamma : detail::dyt_alpha_gradient {
-    template <class V>
-    TIGON_INLINE V reduce(V gamma, V dy, V x) const {
-      return detail::dyt_alpha_gradient::reduce(V(4) * gamma, dy, x);
-    }
-  };
-  TIGON_INLINE auto program() const { return of_gamma{{simd::tanh_parts<53, double>(this->value())}}; }
-};
-
 /// 4 gamma s of a column, whose sum is dalpha.
 template <class A, class W>
 struct dyt_alpha_of_column {
@@ -102,9 +91,12 @@ struct kernel<op::dyt, backends::cuda> : kernel<op::dyt, backends::generic> {
     workspace::frame frame(ctx.workspace());
     const vector_view<A> by_column{alpha_sums ? frame.template take<A>(x.cols) : nullptr, alpha_sums ? x.cols : 0};
     const vector_view<double> by_row{in_f64 ? frame.template take<double>(x.rows) : nullptr, in_f64 ? x.rows : 0};
-    if (in_f64)
-      reduce_map<B>(ctx, gpu::made_late<gpu::dyt_alpha_gradient_at<W>>{{{alpha.data}}},
-                    reads(tigon::in_f64(gamma), dy, x), saves(by_row.data));
+    if (in_f64) {
+      using parts = simd::tanh_parts<53, double>;
+      using of_alpha = detail::dyt_at<detail::dyt_alpha_gradient, parts, double, W>;
+      reduce_map<B>(ctx, gpu::made_late<of_alpha>{{alpha.data}}, reads(tigon::in_f64(gamma), dy, x),
+                    saves(by_row.data));
+    }
     using program = gpu::dyt_gradient_at<detail::dyt_bits<B, T, W>, A, W>;
     map_rows<B>(ctx, gpu::made_late<program>{{{alpha.data}}}, reads(x, dy, gamma), writes(to.dx),
                 adds_to(parameter_gradient<A>{by_column}, parameter_gradient<W>{to.dgamma, opt.dparams},

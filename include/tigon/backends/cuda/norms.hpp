@@ -15,28 +15,6 @@ namespace tigon {
 namespace gpu {
 inline namespace TIGON_ABI {
 
-// Programs of poly_norm, whose parameters are in memory.
-
-template <class A, class W, class P>
-struct poly_norm_at {
-  const W* w;
-  const P* b;
-  A cols, eps;
-  TIGON_INLINE auto program() const {
-    using generic = kernel<op::poly_norm, backends::generic>;
-    return detail::poly_norm_program<A>{generic::numbers<A>(w), static_cast<A>(*b), cols, eps};
-  }
-};
-template <class A, class W>
-struct poly_norm_gradient_at {
-  const W* w;
-  A cols, eps;
-  bool all_in_f64;
-  TIGON_INLINE auto program() const {
-    using generic = kernel<op::poly_norm, backends::generic>;
-    return detail::poly_norm_gradient<A>{generic::numbers<A>(w), cols, eps, all_in_f64};
-  }
-};
 /// Sums of the terms of dw, and of that of db.
 template <class W, class P>
 struct poly_norm_gradients {
@@ -130,7 +108,7 @@ struct kernel<op::poly_norm, backends::cuda> : kernel<op::poly_norm, backends::g
   static void forward(in_matrix<T> x, in_vector<W> w, in_vector<P> b, matrix_view<T> y,
                       std::span<accumulator_t<T>> rstd, poly_norm_options opt, context& ctx) {
     using A = accumulator_t<T>;
-    using program = gpu::poly_norm_at<A, W, P>;
+    using program = detail::poly_norm_at<A, W, P>;
     auto* const saved = reinterpret_cast<detail::of_powers<A>*>(rstd.data());
     reduce_map<B>(ctx, gpu::made_late<program>{{w.data, b.data, static_cast<A>(x.cols), static_cast<A>(opt.eps)}},
                   reads(x), writes(y), saves(saved));
@@ -141,7 +119,7 @@ struct kernel<op::poly_norm, backends::cuda> : kernel<op::poly_norm, backends::g
                        norm_gradients<T, vector_view<W>, vector_view<P>> to, poly_norm_options opt, context& ctx) {
     using A = accumulator_t<T>;
     const auto* const saved = reinterpret_cast<const detail::of_powers<A>*>(rstd.data());
-    const gpu::made_late<gpu::poly_norm_gradient_at<A, W>> program{
+    const gpu::made_late<detail::poly_norm_gradient_at<A, W>> program{
         {w.data, static_cast<A>(x.cols), static_cast<A>(opt.eps), x.cols <= narrow || x.rows * x.cols <= few}};
     if (!to.dw && !to.db) return reduce_map<B>(ctx, program, reads(dy, x), of_rows(saved), writes(to.dx));
     workspace::frame frame(ctx.workspace());

@@ -2,6 +2,7 @@
 #ifndef TIGON_BACKENDS_CUDA_NUMBERS_HPP
 #define TIGON_BACKENDS_CUDA_NUMBERS_HPP
 
+#include <tigon/backend/made_late.hpp>
 #include <tigon/backends/cuda/rows.hpp>
 
 namespace tigon::gpu {
@@ -14,48 +15,7 @@ struct number_at {
   TIGON_INLINE A value() const { return static_cast<A>(*p); }
 };
 
-/// A program that is made where it runs, since its numbers are in the device's memory: Make has program().
-template <class Make>
-struct made_late : Make {
-  using made = decltype(std::declval<const Make&>().program());
-
-  template <class... X>
-    requires requires(const made& p, X... x) { p.reduce(x...); }
-  TIGON_INLINE auto reduce(X... x) const {
-    return this->program().reduce(x...);
-  }
-  template <class... X>
-    requires requires(const made& p, X... x) { p.direct(x...); }
-  TIGON_INLINE auto direct(X... x) const {
-    return this->program().direct(x...);
-  }
-  template <class... X>
-    requires requires(const made& p, X... x) { p.finish(x...); }
-  TIGON_INLINE auto finish(X... x) const {
-    return this->program().finish(x...);
-  }
-  template <class Value>
-  TIGON_INLINE auto save(const Value& value) const {
-    return this->program().save(value);
-  }
-  template <class Value>
-    requires requires(const made& p, const Value& value) { p.in_f64(value); }
-  TIGON_INLINE auto in_f64(const Value& value) const {
-    return this->program().in_f64(value);
-  }
-  template <class V>
-    requires requires(const made& p, V v) { p.prepare(v); }
-  TIGON_INLINE auto prepare(V v) const {
-    return this->program().prepare(v);
-  }
-  template <class... X>
-    requires requires(const made& p, X... x) { p.map(x...); }
-  TIGON_INLINE auto map(X... x) const {
-    return this->program().map(x...);
-  }
-};
-template <class Make>
-made_late(Make) -> made_late<Make>;
+using detail::made_late;
 
 /// Block k takes the sum of term(k, j) over j < n, in f64 and in an order that n decides: put(k, sum).
 inline constexpr unsigned threads_of_sum = 512;

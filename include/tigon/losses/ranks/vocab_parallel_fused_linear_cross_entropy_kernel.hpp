@@ -5,7 +5,6 @@
 #include <tigon/losses/ranks/shard_cross_entropy.hpp>
 #include <tigon/losses/ranks/vocab_parallel_fused_linear_cross_entropy_options.hpp>
 #include <tigon/losses/softmax/cross_entropy_kernel.hpp>
-#include <tigon/losses/softmax/fused_linear_cross_entropy_options.hpp>
 
 namespace tigon {
 
@@ -70,6 +69,60 @@ struct kernel<op::vocab_parallel_fused_linear_cross_entropy, backends::generic> 
     layer.finish();
   }
 };
+
+namespace detail {
+inline namespace TIGON_ABI {
+/// Rows of a chunk of logits.
+template <class B, class A>
+std::size_t cross_entropy_shard_chunk(std::size_t rows, std::size_t hidden, std::size_t vocab, std::size_t ranks,
+                                      const context& ctx) {
+  return shard_chunk_rows<A>(B::chunk, rows, hidden, vocab, ranks, ctx);
+}
+
+/// What a kernel has of the options: those of the loss; of a device all, because `upstream` is a number of the host.
+template <class B>
+auto options_of_kernel(vocab_parallel_fused_linear_cross_entropy_options opt, bool backward) {
+  if (backward) opt.upstream = 1;
+  if constexpr (host_memory<B>)
+    return opt.loss;
+  else
+    return opt;
+}
+
+/// The call that forward and backward share. columns: those of every rank.
+template <class B, layer_types T, token_id I, class Weight>
+void compute_shard_cross_entropy(std::string_view name, const shard_cross_entropy_call<T>& of,
+                                 const shard_columns* columns, std::span<const I> targets, Weight weight,
+                                 std::size_t chunk, const vocab_parallel_fused_linear_cross_entropy_options& opt,
+                                 context& ctx) {
+  using A = accumulator_t<T>;
+  const linear_layer<T>& head = of.part.layer;
+  const vocab_shard shard = of.part.shard;
+  const std::size_t rows = head.x.rows, ranks = of.comm.size();
+  const call_of_ranks<B> guard;
+  workspace::frame frame(ctx.workspace());
+  const loss_rows_of<row_backend<B>, A> of_rows(name, frame, targets, shard.vocab, weight, of.to.metrics, opt.loss,
+                                                ctx);
+  cross_entropy_rows out = of_rows.out;
+  out.token_scaling = opt.token_scaling;
+  using K = kernel_for<op::vocab_parallel_fused_linear_cross_entropy, B>;
+  const auto kept = kept_labels<I>::template of<B>(frame, targets, rows, opt.loss.ignore_index);
+  const auto g = kept.template of_kept<A>(frame, of.upstream);
+  const linear_shard_loss<T> t{
+      of.comm,     columns,
+      shard.vocab, shard_chunk_of(kept.rows(), chunk, of.part, ranks, of.gradients.dx.data != nullptr),
+      head,        of.gradients,
+      kept.rows()};
+  const vector_view<const A> upstream{g.data(), g.size()};
+  const auto options = options_of_kernel<B>(opt, of.backward);
+  if (of.backward)
+    return K::template backward<B, T, I>(t, kept.labels(), of_rows.weight, upstream, out, of_rows.scale, options, ctx);
+  K::template forward<B, T, I>(t, kept.labels(), of_rows.weight, upstream, out, of_rows.scale, options, ctx);
+  spread_results(of_rows.out, rows, kept.rows());
+  of_rows.finish(targets, of.to.loss, of.to.metrics, opt.loss);
+}
+}  // namespace TIGON_ABI
+}  // namespace detail
 
 }  // namespace tigon
 

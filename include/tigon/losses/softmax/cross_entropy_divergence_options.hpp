@@ -35,6 +35,20 @@ struct cross_entropy_divergence_losses {
   std::span<A> loss{}, ce{}, divergence{};
 };
 
+namespace detail {
+inline namespace TIGON_ABI {
+/// What the public functions are called with.
+template <element T>
+struct cross_entropy_divergence_arguments {
+  std::string_view name, teacher_name;
+  matrix_view<const T> logits, teacher;
+  cross_entropy_divergence_losses<accumulator_t<T>> losses;
+  matrix_view<T> dlogits;
+  const cross_entropy_divergence_options& opt;
+};
+}  // namespace TIGON_ABI
+}  // namespace detail
+
 }  // namespace tigon
 
 #endif  // TIGON_LOSSES_SOFTMAX_CROSS_ENTROPY_DIVERGENCE_OPTIONS_HPP

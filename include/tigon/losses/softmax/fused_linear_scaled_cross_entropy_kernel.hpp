@@ -109,6 +109,67 @@ struct kernel<op::fused_linear_scaled_cross_entropy, backends::generic> {
   }
 };
 
+namespace detail {
+inline namespace TIGON_ABI {
+/// Results of few rows in f64, and where they are rounded to.
+template <class A>
+class wide_results {
+ public:
+  wide_results(workspace::frame& frame, const scaled_cross_entropy_results<A>& to, std::size_t rows) : to_(to) {
+    const auto wide = [&](std::span<A> of) {
+      return of.data() == nullptr ? std::span<double>() : std::span(frame.template take<double>(rows), rows);
+    };
+    from_ = {wide(to.nll), wide(to.entropy), wide(to.lse)};
+  }
+  const scaled_cross_entropy_results<double>& from() const { return from_; }
+  void round() const {
+    const auto put = [](std::span<double> from, std::span<A> to) {
+      for (std::size_t i = 0; i < from.size(); ++i) to[i] = static_cast<A>(from[i]);
+    };
+    put(from_.nll, to_.nll), put(from_.entropy, to_.entropy), put(from_.lse, to_.lse);
+  }
+
+ private:
+  scaled_cross_entropy_results<A> to_;
+  scaled_cross_entropy_results<double> from_;
+};
+
+/// Whether calls of few rows are computed in f64.
+template <class B, layer_types T>
+inline constexpr bool few_scaled_cross_entropy_in_f64 = few_rows_in_f64<B, T, op::fused_linear_scaled_cross_entropy> &&
+                                                        few_rows_in_f64<row_backend<B>, T, op::scaled_cross_entropy>;
+
+/// The call that forward and backward share; of few rows in f64 where B does.
+template <class B, layer_types T, token_id I>
+void compute_scaled_cross_entropy(const linear_layer<T>& head, const linear_gradients<T>& to,
+                                  std::span<const I> targets, const scaled_cross_entropy_results<accumulator_t<T>>& out,
+                                  const scaled_cross_entropy_upstream<accumulator_t<T>>& g,
+                                  const fused_linear_scaled_cross_entropy_options& opt, context& ctx) {
+  const std::size_t rows = head.x.rows;
+  workspace::frame frame(ctx.workspace());
+  const auto kept = kept_labels<I>::template of<B>(frame, targets, rows, opt.ignore_index);
+  const auto of_nll = kept.of_kept(frame, g.nll), of_entropy = kept.of_kept(frame, g.entropy);
+  const bool results = out.nll.data() != nullptr || out.entropy.data() != nullptr || out.lse.data() != nullptr;
+  const auto run = [&]<layer_types L>(const linear_layer<L>& layer, const linear_gradients<L>& gradients,
+                                      const scaled_cross_entropy_rows<accumulator_t<L>>& of_rows) {
+    using K = kernel_for<op::fused_linear_scaled_cross_entropy, B>;
+    if (!results && to.any())
+      return K::template backward<B, L, I>(layer, gradients, kept.rows(), kept.labels(), of_rows, opt, ctx);
+    K::template forward<B, L, I>(layer, gradients, kept.rows(), kept.labels(), of_rows, opt, ctx);
+    of_rows.spread(rows, kept.rows());
+  };
+  if constexpr (few_scaled_cross_entropy_in_f64<B, T>)
+    if (rows <= few_rows) {
+      const wide_results<accumulator_t<T>> wide(frame, out, rows);
+      run(layer_in_f64(head), gradients_in_f64(to),
+          {wide.from(), {numbers_in_f64(frame, of_nll), numbers_in_f64(frame, of_entropy)}});
+      return wide.round();
+    }
+  run(head, to, {out, {of_nll, of_entropy}});
+}
+}  // namespace TIGON_ABI
+}  // namespace detail
+
 }  // namespace tigon
 
 #endif  // TIGON_LOSSES_SOFTMAX_FUSED_LINEAR_SCALED_CROSS_ENTROPY_KERNEL_HPP

@@ -42,12 +42,14 @@ struct kernel<op::attn_res, backends::generic> {
         const auto s = sums(
             row,
             [](auto x0, auto x1, auto x2, auto x3, auto c) {
-              return pack{x0 * x0, x1 * x1, x2 * x2, x3 * x3, x0 * c, x1 * c, x2 * c, x3 * c};
+              using detail::score_terms, simd::joined;
+              return joined(joined(score_terms(x0, c), score_terms(x1, c)),
+                            joined(score_terms(x2, c), score_terms(x3, c)));
             },
             read_again(at(0)), read_again(at(1)), read_again(at(2)), read_again(at(3)), u);
         for (std::size_t k = 0; k < count; ++k) {
           const double width = static_cast<double>(row.cols);
-          double square = s[k] / width + eps, product = s[together + k];
+          double square = s[2 * k] / width + eps, product = s[2 * k + 1];
           const double p = detail::scale_for_squares<A>(square);
           if (row.cols <= narrow || p != 1) {
             const auto exact = exact_sums(row, at(k), w_query, w_norm, p);
@@ -175,8 +177,8 @@ struct kernel<op::attn_res, backends::generic> {
   template <class Row, class X, class W>
   static TIGON_INLINE std::array<double, 2> exact_sums(Row row, X x, W w_query, W w_norm, double p) {
     return row.sum(reads(in_f64(x), w_query, w_norm), [=](auto v, auto q, auto g) {
-      const auto scaled = v * p;
-      return pack{scaled * scaled, scaled * (q * g)};
+      using V = decltype(v);
+      return detail::score_terms(V(v * p), V(detail::product_program{}.map(q, g)));
     });
   }
 

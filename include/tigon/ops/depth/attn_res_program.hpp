@@ -47,6 +47,12 @@ struct product_program {
   }
 };
 
+/// What a column adds to the sum of squares of a block, and to the product of which its score is made: u is that above.
+template <class V>
+TIGON_INLINE pack<V, 2> score_terms(V x, V u) {
+  return {{x * x, x * u}};
+}
+
 /// dw_query = p w_norm, or dw_norm = p w_query;   or added to what it is
 struct attn_res_weight_gradient {
   template <class V>

@@ -39,16 +39,35 @@ struct dyt_gradient {
   }
 };
 
-/// A row's part of dalpha, sum_j (1 - t^2) dy gamma x, in f64. weight is 4 gamma.
+/// A row's part of dalpha, sum_j (1 - t^2) dy gamma x, in f64.
 struct dyt_alpha_gradient {
   simd::tanh_parts<53, double> parts;
 
   template <class V>
-  TIGON_INLINE V reduce(V weight, V dy, V x) const {
+  TIGON_INLINE V reduce(V gamma, V dy, V x) const {
     const auto [up, q, y] = parts(x);
-    return q * y * y * dy * weight * x;
+    return q * y * y * dy * (V(4) * gamma) * x;
   }
   TIGON_INLINE double save(double sum) const { return sum; }
+};
+
+/// 4 alpha gamma
+template <class A>
+struct dyt_weights {
+  A alpha;
+
+  template <class V>
+  TIGON_INLINE V map(V gamma) const {
+    return V(A(4)) * (gamma * V(alpha));
+  }
+};
+
+/// These programs, of an alpha in memory: Of is what a Program has of it, a number of A or a function.
+template <class Program, class Of, class A, class W>
+struct dyt_at {
+  const W* alpha;
+
+  TIGON_INLINE Program program() const { return {Of(static_cast<A>(*alpha))}; }
 };
 
 }  // namespace TIGON_ABI

@@ -2,6 +2,7 @@
 #ifndef TIGON_OPS_NORM_POLY_NORM_KERNEL_HPP
 #define TIGON_OPS_NORM_POLY_NORM_KERNEL_HPP
 
+#include <tigon/backend/made_late.hpp>
 #include <tigon/ops/norm/poly_norm_options.hpp>
 #include <tigon/ops/norm/poly_norm_program.hpp>
 #include <tigon/rows/reduce_map.hpp>
@@ -17,11 +18,9 @@ struct kernel<op::poly_norm, backends::generic> {
   static void forward(in_matrix<T> x, in_vector<W> w, in_vector<P> b, matrix_view<T> y,
                       std::span<accumulator_t<T>> rstd, poly_norm_options opt, context& ctx) {
     using A = accumulator_t<T>;
-    const auto weight = numbers<A>(w.data);
-    const A bias = static_cast<A>(b.data[0]);
-    const detail::poly_norm_program<A> program{weight, bias, static_cast<A>(x.cols), static_cast<A>(opt.eps)};
+    const detail::poly_norm_at<A, W, P> parameters{w.data, b.data, static_cast<A>(x.cols), static_cast<A>(opt.eps)};
     auto* const saved = reinterpret_cast<detail::of_powers<A>*>(rstd.data());
-    reduce_map<B>(ctx, program, reads(x), writes(y), saves(saved));
+    reduce_map<B>(ctx, detail::made_of<B>(parameters), reads(x), writes(y), saves(saved));
   }
 
   template <backend B, element T, element W, element P>
@@ -32,14 +31,14 @@ struct kernel<op::poly_norm, backends::generic> {
     const vector_view<W> dw = gradients.dw;
     const vector_view<P> db = gradients.db;
     using A = accumulator_t<T>;
-    const auto weight = numbers<A>(w.data);
     const auto* const saved = reinterpret_cast<const detail::of_powers<A>*>(rstd.data());
     const bool all_in_f64 = x.cols <= narrow || x.rows * x.cols <= few;
     workspace::frame frame(ctx.workspace());
     const bool sums = dw || db;
     const matrix_view<double> by_row{sums ? frame.template take<double>(4 * x.rows) : nullptr, 4,
                                      x.rows};  // their terms
-    const detail::poly_norm_gradient<A> program{weight, static_cast<A>(x.cols), static_cast<A>(opt.eps), all_in_f64};
+    const auto program = detail::made_of<B>(
+        detail::poly_norm_gradient_at<A, W>{w.data, static_cast<A>(x.cols), static_cast<A>(opt.eps), all_in_f64});
     if (sums)
       reduce_map<B>(ctx, program, reads(dy, x), of_rows(saved), writes(dx),
                     saves(by_row.row(0), by_row.row(1), by_row.row(2), by_row.row(3)));
@@ -57,10 +56,6 @@ struct kernel<op::poly_norm, backends::generic> {
   /// f64 takes care of it.
   static constexpr std::size_t narrow = 8, few = std::size_t{1} << 15;
 
-  template <class A, class W>
-  static TIGON_INLINE detail::of_powers<A> numbers(const W* w) {
-    return {static_cast<A>(w[0]), static_cast<A>(w[1]), static_cast<A>(w[2])};
-  }
   template <class P>
   static TIGON_INLINE void put(vector_view<P> gradient, std::size_t k, double sum, bool accumulate) {
     using A = accumulator_t<P>;

@@ -14,15 +14,12 @@ inline namespace TIGON_ABI {
 template <class A>
 using of_powers = std::array<A, 3>;
 
+/// Of a row that was multiplied by p, a power of two, from its sums of sixth, fourth and second powers.
 template <class A>
-TIGON_INLINE of_powers<A> rstd_of_powers(A cube, A square, A linear, A n, A eps) {
-  return {math::rsqrt(cube / n + eps), math::rsqrt(square / n + eps), math::rsqrt(linear / n + eps)};
-}
-/// The same of a row that was multiplied by p.
-TIGON_INLINE of_powers<double> rstd_of_scaled_powers(double cube, double square, double linear, double n, double eps,
-                                                     double p) {
-  const double of_linear = eps * p * p, of_square = of_linear * p * p, of_cube = of_square * p * p;
-  return {math::rsqrt(cube / n + of_cube), math::rsqrt(square / n + of_square), math::rsqrt(linear / n + of_linear)};
+TIGON_INLINE of_powers<A> rstd_of_powers(of_powers<A> sums, A n, A eps, A p = A(1)) {
+  const A of_linear = eps * p * p, of_square = of_linear * p * p, of_cube = of_square * p * p;
+  return {math::rsqrt(sums[0] / n + of_cube), math::rsqrt(sums[1] / n + of_square),
+          math::rsqrt(sums[2] / n + of_linear)};
 }
 /// The same, of what forward saved for the row itself. What A does not hold is made again: there eps is nothing beside
 /// the sixth power.
@@ -97,34 +94,20 @@ TIGON_INLINE pack<V, 3> sixth_fourth_and_second_power(V x) {
   return {{t * t * t, t * t, t}};
 }
 
-/// As poly_norm_program, in f64, of p x for x: a power of two, of the row's first sums, and not so large that eps
-/// leaves the range. Only numbers of f64 have to be scaled.
+/// The scale p of a row: found of its first sums in f64, and 1 in A. Only numbers of f64 have to be scaled.
+template <class A, bool InF64>
+struct scale_of_powers {};
 template <class A>
-struct poly_norm_program_in_f64 {
-  of_powers<A> w;
-  A bias;
-  double cols, eps;
-
+struct scale_of_powers<A, true> {
   struct state {
     double p = 1;
     bool measured = sizeof(A) < 8;
   };
-  struct row {
-    of_powers<double> rstd;
-    polynomial<double> y;
-    double p;
-  };
-  template <class V>
-  TIGON_INLINE pack<V, 3> reduce(V x) const {
-    return sixth_fourth_and_second_power(x);
-  }
-  template <class V>
-  TIGON_INLINE pack<V, 3> reduce(state s, V x) const {
-    return reduce(x * s.p);
-  }
-  TIGON_INLINE bool again(state& s, of_powers<double> sums) const {
+
+ protected:
+  /// p of a row with this mean square; not so large that eps leaves the range. True if the row has to be reduced again.
+  static TIGON_INLINE bool rescale(state& s, double square, double eps) {
     using range = square_range<double>;
-    const double square = sums[2] / cols;
     const bool in_range = square >= range::least && square <= range::most;
     if (s.measured || (s.p != 1 && !(square <= range::most))) return false;
     s.measured = in_range || s.p != 1;
@@ -132,43 +115,67 @@ struct poly_norm_program_in_f64 {
     s.p *= !s.measured ? (square < range::least ? range::up : range::down) : size == 0 ? 1 : scale_in_f64(1 / size);
     return true;
   }
-  TIGON_INLINE row finish(state s, of_powers<double> sums) const {
-    const auto rstd = rstd_of_scaled_powers(sums[0], sums[1], sums[2], cols, eps, s.p);
-    return {rstd, polynomial<double>(w, rstd, bias), s.p};
-  }
-  TIGON_INLINE of_powers<A> save(row of) const { return unscaled<A>(of.rstd, of.p); }
-  template <class V>
-  TIGON_INLINE V map(row of, V x) const {
-    return of.y(x * of.p);
-  }
 };
 
 /// rstd_p = rsqrt(mean x^2p + eps),   y = sum_p w_p x^p rstd_p + b            p = 3, 2, 1
-/// Rows that A does not hold are computed in f64.
-template <class A>
-struct poly_norm_program {
+/// Rows that A does not hold are computed in f64, of p x for x, a power of two.
+template <class A, bool InF64 = false>
+struct poly_norm_program : scale_of_powers<A, InF64> {
   of_powers<A> w;
   A bias, cols, eps;
 
+  using number = std::conditional_t<InF64, double, A>;
   struct row {
-    of_powers<A> rstd;
-    polynomial<A> y;
+    of_powers<number> rstd;
+    polynomial<number> y;
+    number p;
   };
+  TIGON_INLINE poly_norm_program(of_powers<A> weights, A b, A n, A e) : w(weights), bias(b), cols(n), eps(e) {}
+
   template <class V>
   TIGON_INLINE pack<V, 3> reduce(V x) const {
     return sixth_fourth_and_second_power(x);
   }
-  TIGON_INLINE row finish(of_powers<A> sums) const {
-    const auto rstd = rstd_of_powers(sums[0], sums[1], sums[2], cols, eps);
-    return {rstd, polynomial<A>(w, rstd, bias)};
+  template <class State, class V>
+  TIGON_INLINE pack<V, 3> reduce(State s, V x) const {
+    return reduce(x * s.p);
   }
-  TIGON_INLINE of_powers<A> save(row of) const { return of.rstd; }
-  TIGON_INLINE auto in_f64(const row& of) const {
-    return in_f64_if(!holds_sixth_powers(of.rstd[0]), poly_norm_program_in_f64<A>{w, bias, cols, eps});
+  template <class State>
+  TIGON_INLINE bool again(State& s, of_powers<number> sums) const {
+    return this->rescale(s, sums[2] / cols, eps);
+  }
+  TIGON_INLINE row finish(of_powers<number> sums) const
+    requires(!InF64)
+  {
+    return of_scaled(sums, 1);
+  }
+  template <class State>
+  TIGON_INLINE row finish(State s, of_powers<number> sums) const {
+    return of_scaled(sums, s.p);
+  }
+  TIGON_INLINE of_powers<A> save(row of) const {
+    if constexpr (InF64)
+      return unscaled<A>(of.rstd, of.p);
+    else
+      return of.rstd;
+  }
+  TIGON_INLINE auto in_f64(const row& of) const
+    requires(!InF64)
+  {
+    return in_f64_if(!holds_sixth_powers(of.rstd[0]), poly_norm_program<A, true>(w, bias, cols, eps));
   }
   template <class V>
   TIGON_INLINE V map(row of, V x) const {
-    return of.y(x);
+    if constexpr (InF64)
+      return of.y(x * of.p);
+    else
+      return of.y(x);
+  }
+
+ private:
+  TIGON_INLINE row of_scaled(of_powers<number> sums, number p) const {
+    const of_powers<number> rstd = rstd_of_powers<number>(sums, cols, eps, p);
+    return {rstd, polynomial<number>(w, rstd, bias), p};
   }
 };
 
@@ -235,6 +242,29 @@ struct poly_norm_gradient {
     const V t = dy * x;
     return {{t * x * x, t * x, t, dy}};
   }
+};
+
+// These programs, of parameters in memory.
+
+template <class A, class W>
+TIGON_INLINE of_powers<A> powers_at(const W* w) {
+  return {static_cast<A>(w[0]), static_cast<A>(w[1]), static_cast<A>(w[2])};
+}
+template <class A, class W, class P>
+struct poly_norm_at {
+  const W* w;
+  const P* b;
+  A cols, eps;
+
+  TIGON_INLINE poly_norm_program<A> program() const { return {powers_at<A>(w), static_cast<A>(*b), cols, eps}; }
+};
+template <class A, class W>
+struct poly_norm_gradient_at {
+  const W* w;
+  A cols, eps;
+  bool all_in_f64;
+
+  TIGON_INLINE poly_norm_gradient<A> program() const { return {powers_at<A>(w), cols, eps, all_in_f64}; }
 };
 
 }  // namespace TIGON_ABI

@@ -8,6 +8,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <span>
 
 namespace tigon {
@@ -117,6 +118,30 @@ struct kernel<op::adamw, backends::generic> {
       run(reads(g, m, v, w));
   }
 };
+
+namespace detail {
+inline namespace TIGON_ABI {
+/// The norm of a list, computed or `known`, and the step unless it is skipped; returns the norm.
+template <class B, class P>
+double adamw_step(std::span<const P> list, const adamw_options& opt, const double* known, bool steps, context& ctx) {
+  using kernels = kernel_for<op::adamw, B>;
+  workspace::frame frame(ctx.workspace());
+  auto* const first = frame.template take<std::size_t>(list.size() + 1);
+  first[0] = 0;
+  for (std::size_t i = 0; i < list.size(); ++i) first[i + 1] = first[i] + adamw_tasks_of(list[i].w.size());
+  const adamw_tasks<P> tasks{list.data(), first, list.size()};
+  double norm = 0;
+  if (known != nullptr)
+    norm = *known;
+  else
+    norm = std::fabs(opt.gradient_scale) *
+           kernels::template norm<B>(tasks, frame.template take<double>(first[list.size()]), ctx);
+  const bool finite = norm <= std::numeric_limits<double>::max();
+  if (steps && (finite || !opt.skip_non_finite)) kernels::template forward<B>(tasks, norm, opt, ctx);
+  return norm;
+}
+}  // namespace TIGON_ABI
+}  // namespace detail
 
 }  // namespace tigon
 

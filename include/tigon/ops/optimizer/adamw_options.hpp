@@ -3,11 +3,16 @@
 #define TIGON_OPS_OPTIMIZER_ADAMW_OPTIONS_HPP
 
 #include <tigon/backend/operator.hpp>
+#include <tigon/core/arguments.hpp>
 
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <cstdio>
 #include <span>
 #include <string>
+#include <type_traits>
+#include <utility>
 
 namespace tigon {
 
@@ -57,6 +62,9 @@ template <class P>
 inline constexpr bool is_adamw_parameter = false;
 template <class W, class G, class M, class R>
 inline constexpr bool is_adamw_parameter<adamw_parameter<W, G, M, R>> = true;
+template <class List>
+using adamw_parameter_of =
+    std::remove_cv_t<std::remove_pointer_t<decltype(std::span(std::declval<const List&>()).data())>>;
 
 #if TIGON_CHECKS
 // Ascending. Of few numbers, and std::sort would be shared by two instruction sets.
@@ -116,6 +124,63 @@ TIGON_NOINLINE void expect_apart(std::string_view op, std::span<const P> list, c
     }
 }
 #endif
+
+/// True for a list of parameters of types that may meet; a sentence otherwise.
+template <class B, class P>
+consteval bool admits_adamw() {
+  static_assert(is_adamw_parameter<P>, "tigon: adamw takes a contiguous range of adamw_parameter<W, G, M, R>");
+  using W = typename P::weight;
+  static_assert(admits<B, W>());
+  static_assert(mixes_with<W, typename P::gradient_type>, "tigon: gradients in f64 go only with weights in f64");
+  static_assert(std::same_as<typename P::moment, accumulator_t<W>> ||
+                    (std::same_as<typename P::moment, bfloat16> && !std::same_as<W, double>),
+                "tigon: moments of adamw are f32 or bf16, f64 of weights in f64");
+  static_assert(!P::may_have_rounded || (std::same_as<W, float> && sizeof(typename P::rounded_type) == 2),
+                "tigon: rounded weights of adamw are bf16 or f16, of masters in f32");
+  return true;
+}
+
+/// The arrays of every parameter.
+template <class P>
+void expect_adamw_parameters(const char* op, std::span<const P> list, const adamw_options& opt,
+                             [[maybe_unused]] context& ctx) {
+  for (std::size_t i = 0; i < list.size(); ++i) {
+    const P& p = list[i];
+    char name[64];
+    std::snprintf(name, sizeof name, "%s: parameters[%zu]", op, i);
+    arguments args(name);
+    args.in("g", p.g, p.w.size());
+    args.out("w", p.w);
+    args.out("m", p.m, p.w.size());
+    args.out("v", p.v, p.w.size());
+    args.optional_out("rounded", p.rounded, p.w.size());
+    using A = accumulator_t<typename P::weight>;
+    args.from_zero<A>("decay", p.decay);
+    args.made<A>("learning_rate weight_decay decay", opt.learning_rate * opt.weight_decay * p.decay);
+    args.check();
+  }
+#if TIGON_CHECKS
+  expect_apart(op, list, ctx);
+#endif
+}
+
+template <class P>
+void expect_adamw_options(const char* op, const adamw_options& opt) {
+  using A = accumulator_t<typename P::weight>;
+  const expects check(op);
+  const auto below_one = [&](const char* name, double came) {
+    check.number<A>(came >= 0 && came < 1, name, came, "a number of at least 0 and below 1");
+  };
+  check.from_zero<A>("learning_rate", opt.learning_rate), check.from_zero<A>("weight_decay", opt.weight_decay);
+  check.eps<A>(opt.eps, "eps", "a finite number of at least 0"), check.from_zero<A>("max_norm", opt.max_norm);
+  below_one("beta1", opt.beta1), below_one("beta2", opt.beta2);
+  check.finite<A>("gradient_scale", opt.gradient_scale);
+  check.that(opt.step != 0, error_code::argument, "step", "0", "at least 1: the first step is number 1");
+  check.made<A>("learning_rate over 1 - beta1^step",
+                opt.learning_rate / (1 - std::pow(opt.beta1, static_cast<double>(opt.step))));
+  check.that(!opt.stochastic_rounding || !std::same_as<typename P::weight, float16>, error_code::argument,
+             "stochastic_rounding", "set for weights in f16", "weights in bf16 or f32");
+}
 }  // namespace TIGON_ABI
 }  // namespace detail
 

@@ -159,17 +159,6 @@ struct row_value : imperative_reduction {
   }
 };
 
-// row.map to these outputs and to K partial sums of the row.
-template <std::size_t K, class Row, class... X, class... Y, class F>
-TIGON_INLINE void map_with_partials(const Row& row, const std::tuple<X...>& x, const std::tuple<Y...>& y, F f) {
-  const auto map = [&]<std::size_t... k>(std::index_sequence<k...>, auto... from) TIGON_LAMBDA {
-    std::apply([&](auto... to)
-                   TIGON_LAMBDA { row.map(reads(from..., row.partial(k)...), writes(to..., row.partial(k)...), f); },
-               y);
-  };
-  std::apply([&](auto... from) TIGON_LAMBDA { map(std::make_index_sequence<K>{}, from...); }, x);
-}
-
 // Map of a row, which may add to parameter gradients. For row i and the value of its reduction,
 //   f(i, value)(x[j]..., sums[j]...)
 // is a pack of the outputs at column j, and of the sums with what this row adds to them.

@@ -235,7 +235,7 @@ struct map_results {
       if constexpr (k + Maxima < K)
         a.v[k] = a.v[k] + b.v[k];
       else
-        a.v[k] = larger(a.v[k], b.v[k]);
+        a.v[k] = max(a.v[k], b.v[k]);
     });
     return a;
   }

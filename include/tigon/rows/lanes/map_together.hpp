@@ -14,22 +14,8 @@ namespace tigon::simd {
 inline namespace TIGON_ABI {
 namespace detail {
 
-// A map of which a step ahead is prepared, by software pipelining: rest(prepare(v), v, x..., sums...), where v is the
-// first operand. Rows that are mapped together compute `prepare` of the next columns beside `rest` of these: of a long
-// chain of operations, too few columns fit into the reorder buffer of a CPU.
-template <class Prepare, class Rest>
-struct prepared_map {
-  Prepare prepare;
-  Rest rest;
-
-  template <class V, class... X>
-  TIGON_INLINE auto operator()(V v, X... x) const {
-    return rest(prepare(v), v, x...);
-  }
-};
-template <class Prepare, class Rest>
-prepared_map(Prepare, Rest) -> prepared_map<Prepare, Rest>;
-
+// Rows that are mapped together compute `prepare` of the next columns beside `rest` of these, by software pipelining:
+// of a long chain of operations, too few columns fit into the reorder buffer of a CPU.
 template <class F>
 inline constexpr bool is_prepared = false;
 template <class Prepare, class Rest>

@@ -22,42 +22,6 @@ TIGON_INLINE rows_of_all rows_beside(rows_of_all rows, Group... groups) {
   return rows;
 }
 
-// A row of zeros in each output.
-template <class Row, class... Y>
-TIGON_INLINE void clear_outputs(const Row& row, const std::tuple<Y...>& outputs) {
-  const auto clear = [&](auto y)
-                         TIGON_LAMBDA { row.map(reads(constant(0.0f)), writes(y), [](auto zero) { return zero; }); };
-  std::apply([&](auto... y) TIGON_LAMBDA { (clear(y), ...); }, outputs);
-}
-
-// map behind the value of the row, if there is one.
-template <class P, class... Value>
-struct row_mapping {
-  P p;
-  std::tuple<Value...> value;
-
-  template <class... V>
-  TIGON_INLINE auto operator()(V... x) const {
-    return detail::apply([&](const auto&... of_row) TIGON_LAMBDA { return as_pack(p.map(of_row..., x...)); }, value);
-  }
-  static constexpr bool in_f64 = has_rows_in_f64<P, Value...>;
-  TIGON_INLINE bool skipped() const {
-    if constexpr (in_f64)
-      return p.in_f64(std::get<0>(value)).has_value();
-    else
-      return false;
-  }
-};
-template <class V, class P, class... Value>
-TIGON_INLINE auto mapping(const P& p, const Value&... value) {
-  if constexpr (prepares<P, V>)
-    return prepared_map{[p](auto x) TIGON_LAMBDA { return p.prepare(x); },
-                        [=](auto prepared, auto... x)
-                            TIGON_LAMBDA { return as_pack(p.map(value..., prepared, x...)); }};
-  else
-    return row_mapping<P, Value...>{p, {value...}};
-}
-
 template <class Group>
 concept is_adds_to = requires(Group group) { group.wanted(); };
 

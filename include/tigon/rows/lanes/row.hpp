@@ -142,7 +142,7 @@ class row_worker {
     using V = detail::vec_of<B, X...>;
     const V lowest(-std::numeric_limits<typename V::value_type>::infinity());
     const auto total = reduced(in, pack<V, 1>{{lowest}}, f, [](auto a, auto b) TIGON_LAMBDA {
-      a.v[0] = detail::larger(a.v[0], b.v[0]);
+      a.v[0] = larger(a.v[0], b.v[0]);
       return a;
     });
     return max_lanes(total.v[0]);
@@ -188,7 +188,7 @@ class row_worker {
   }
   template <class... X, class V, std::size_t K, class F, class Combine>
   TIGON_INLINE pack<V, K> reduced(reads<X...> in, pack<V, K> identity, F f, Combine combine) const {
-    return detail::apply(
+    return unpacked(
         [&](auto... x) TIGON_LAMBDA {
           return detail::reduce_columns<B>(
               cols, identity, [f](auto... v) TIGON_LAMBDA { return as_pack(f(v...)); }, combine,

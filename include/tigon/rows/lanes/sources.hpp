@@ -9,7 +9,6 @@
 
 #include <algorithm>
 #include <array>
-#include <bit>
 #include <cstddef>
 #include <tuple>
 #include <utility>
@@ -19,8 +18,9 @@ inline namespace TIGON_ABI {
 namespace detail {
 
 using rows::bound_program, rows::direct_and_map, rows::direct_and_reduce, rows::element_of, rows::extents;
+using rows::clear_outputs, rows::map_if_in_f64, rows::map_with_partials, rows::mapping, rows::prepared_map;
 using rows::first_element, rows::first_extents, rows::group, rows::has_rows_in_f64, rows::has_state, rows::prepares;
-using rows::map_if_in_f64, rows::vec_of, rows::vec_of_elements;
+using rows::vec_of, rows::vec_of_elements;
 
 // What a loop reads: load(j, more, ignore) is a vector at column j + more, `more` within the vectors of one unrolled
 // step.
@@ -266,56 +266,14 @@ TIGON_INLINE column_source source(columns_t, place at) {
   return column_source(at.column);
 }
 
-template <class V>
-TIGON_INLINE V larger(V a, V b) {
-  return max(a, b);
-}
-
-// f(the elements of a tuple): std::apply, always inlined.
-template <class F, class... T>
-TIGON_INLINE decltype(auto) apply(F f, const std::tuple<T...>& values) {
-  return [&]<std::size_t... K>(std::index_sequence<K...>)
-             TIGON_LAMBDA -> decltype(auto) { return f(std::get<K>(values)...); }(std::index_sequence_for<T...>{});
-}
-
-// Vector loads of f32 may read what is stored as another type; lanes lie in the order of memory.
-#if defined(__x86_64__) || defined(__i386__)
-inline constexpr bool loads_any_type = true;
-#else
-inline constexpr bool loads_any_type = false;
-#endif
-
 template <class T, bool Odd>
 struct pair_source {
   using element_type = std::remove_const_t<T>;
   const T* p;
   std::size_t next;  // as that of a row_source
   template <class V, class Ignore = ignore_none>
-  TIGON_INLINE V load(std::size_t j, std::size_t more = 0, [[maybe_unused]] Ignore ignore = {}) const {
-    const T* const from = p + 2 * (j + more);
-    if constexpr (V::size == 1) {
-      return simd::load<V>(from + Odd);
-    } else if constexpr (ignores<Ignore>) {
-      const std::size_t first = std::min(2 * ignore.n, V::size), second = 2 * ignore.n - first;
-      const V low = simd::load_n<V>(from, first);
-      return half(low, second == 0 ? low : simd::load_n<V>(from + V::size, second));
-    } else if constexpr (pair_a_lane<V>) {
-      return of_lane(simd::load<V>(reinterpret_cast<const float*>(from)));
-    } else {
-      return half(simd::load<V>(from), simd::load<V>(from + V::size));
-    }
-  }
-  template <class V>
-  static TIGON_INLINE V half(V a, V b) {
-    return Odd ? odd_lanes(a, b) : even_lanes(a, b);
-  }
-  // A pair of bf16 in a lane of f32 bits: the odd one is its upper half, the even one its lower.
-  template <class V>
-  static constexpr bool pair_a_lane =
-      loads_any_type && std::same_as<element_type, bfloat16> && std::same_as<typename V::value_type, float>;
-  template <class V>
-  static TIGON_INLINE V of_lane(V pair) {
-    return Odd ? bit_and(pair, V(std::bit_cast<float>(0xffff0000u))) : pair.template shl<16>();
+  TIGON_INLINE V load(std::size_t j, std::size_t more = 0, Ignore ignore = {}) const {
+    return load_of_pairs<Odd, V>(p + 2 * (j + more), ignore);
   }
   TIGON_INLINE const void* begin() const { return p; }
   // Pairs of a vector of 32 bits and more take two cache lines: the odd source prefetches every second.
