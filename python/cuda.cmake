@@ -2,7 +2,7 @@
 # knows tensors. On a model of a GPU the same sources are compiled by the C++ compiler.
 # Each has a line in csrc/entry.cpp. The model takes all of them in f32: what is between tensors and kernels is the same.
 set(cuda_sources norms gates losses adamw cross_entropy preferences declared_activations declared_norms declared_divergences
-  declared_heads declared_depth declared_linear_losses declared_layers)
+  declared_heads declared_depth declared_linear_losses declared_layers declared_ranks)
 set(without_f16 losses preferences)  # whose operators are called in f32 there
 if(NOT TIGON_TORCH_CUDA_ARCHS)
   set(TIGON_TORCH_CUDA_ARCHS 80 90a 100)

@@ -35,6 +35,12 @@ std::string names_of_operators() {
   return all;
 }
 
+/// Python's, over torch.distributed, of bytes in the device's memory; set when it is imported.
+int (*gather_bytes)(int64_t, const void*, std::size_t, void*) = nullptr;
+void set_communicator(int64_t all_gather) {
+  gather_bytes = reinterpret_cast<decltype(gather_bytes)>(static_cast<std::intptr_t>(all_gather));
+}
+
 #if !TIGON_TORCH_CUDA_MODEL
 void expect_success(cudaError_t error, const char* what) {
   if (error != cudaSuccess)
@@ -60,6 +66,7 @@ call::call(const Tensor& on) : on_(on) {
 #endif
   host_.scratch = [](void* of, std::size_t bytes) { return static_cast<call*>(of)->scratch(bytes); };
   host_.memory = this;
+  host_.all_gather = gather_bytes;
 }
 call::~call() {
 #if !TIGON_TORCH_CUDA_MODEL
@@ -91,7 +98,9 @@ const kernel_table& any_table() {
 
 STABLE_TORCH_LIBRARY_FRAGMENT(tigon, m) {
   m.def("operators_on_cuda() -> str");
+  m.def("set_communicator_on_cuda(int all_gather) -> ()");
 }
 STABLE_TORCH_LIBRARY_IMPL(tigon, CompositeExplicitAutograd, m) {
   m.impl("operators_on_cuda", TORCH_BOX(&tigon_torch::names_of_operators));
+  m.impl("set_communicator_on_cuda", TORCH_BOX(&tigon_torch::set_communicator));
 }

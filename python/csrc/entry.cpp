@@ -25,6 +25,7 @@ extern "C" const tigon_torch::kernel_table* TIGON_MULTI_ARCH_ENTRY() {
     declare(family::cross_entropies, declared_cross_entropies());
     declare(family::linear_losses, declared_linear_losses());
     declare(family::layers, declared_layers());
+    declare(family::ranks, declared_ranks());
 #else
 #if !TIGON_TORCH_PRODUCTS
     t.norms = norms(), t.gates = gates(), t.rotary = rotary();

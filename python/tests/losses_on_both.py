@@ -77,6 +77,12 @@ def losses(teacher, logp):
         "fused_linear_grpo": (linear_grpo, "ids"),
         "selective_log_softmax": (
             lambda x, w, b, t: ops.selective_log_softmax(torch.nn.functional.linear(x, w, b), t.clamp(min=0)), "ids"),
+        "vocab_parallel_cross_entropy": (
+            lambda x, w, b, t: ops.vocab_parallel_cross_entropy(torch.nn.functional.linear(x, w, b), t), "target"),
+        "vocab_parallel_fused_linear_cross_entropy": (
+            lambda x, w, b, t: ops.vocab_parallel_fused_linear_cross_entropy(x, w, t, b), "target"),
+        "vocab_parallel_scaled_cross_entropy": (
+            lambda x, w, b, t: ops.vocab_parallel_scaled_cross_entropy(x, w, t, b), "target"),
     }
 
 
