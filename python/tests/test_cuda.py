@@ -267,6 +267,8 @@ class TestModelOfAGpu:
         ("test_products.py", "test"),
         ("test_losses.py", "not promote and not linear_grpo"),  # which call ours in f64
         ("test_ranks.py", "test"),
+        ("test_trl.py", "test_trl_dpo and sigmoid or trl_kto or trl_orpo or trl_grpo and dapo or trl_gkd and 0.3 "
+                        "or trl_distillation and 0.4"),
     ], ids=lambda tests: tests[0])
     def test_an_optimizer_a_model_and_losses(self, tests):
         done = self.run("-m", "pytest", "-q", "-p", "no:cacheprovider", tests[0], "-k", tests[1])
