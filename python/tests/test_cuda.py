@@ -19,6 +19,7 @@ from tigon_torch import devices, ops, registration
 
 FOLDER = pathlib.Path(tigon_torch.__file__).parent
 MODEL = FOLDER / "_library_model.so"
+DOCS = pathlib.Path(__file__).resolve().parents[2] / "docs" / "torch_cuda.md"
 without_gpu = pytest.mark.skipif(devices.why_not() is None, reason="there is a GPU")
 
 
@@ -273,6 +274,31 @@ class TestModelOfAGpu:
     def test_an_optimizer_a_model_and_losses(self, tests):
         done = self.run("-m", "pytest", "-q", "-p", "no:cacheprovider", tests[0], "-k", tests[1])
         assert done.returncode == 0, done.stdout[-3000:]
+
+    @pytest.mark.skipif(not DOCS.exists(), reason="away from the repository")
+    def test_docs_say_which_functions_have_kernels(self):
+        """The table of docs/torch_cuda.md, beside the operators that the cases of test_ops.py call and those of the
+        library."""
+        import test_ops
+
+        rows = re.findall(r"^\| (a kernel|NotImplementedError) \| (.*) \|$", DOCS.read_text(), re.M)
+        said = {name: has == "a kernel" for has, names in rows for name in re.findall(r"`(\w+)`", names)}
+        functions = set(ops.__all__) - {"CrossEntropyOutput"}
+        assert said.keys() == functions, said.keys() ^ functions
+        done = self.run("-c", "import conftest, torch; print('operators:', torch.ops.tigon.operators_on_cuda())")
+        there = set(re.search("operators: (.*)", done.stdout)[1].split())
+        needs = {name: set() for name in functions}
+        for name, case in test_ops.CASES.items():
+            with test_ops.Calls() as calls:
+                test_ops.run(case.ours, case.inputs(torch.float32))
+            function = max((f for f in functions if name.startswith(f)), key=len)
+            needs[function] |= {func.name().partition("::")[2] for func, _, _ in calls.calls}
+        needs["mhc_apply"] = needs["mhc_pre"] | needs["mhc_post_res"]
+        needs["mhc_forward"] = needs["mhc_apply"] | needs["mhc_coeffs"]
+        assert all(needs.values()), needs
+        ours = {"run_kernel", "once"}  # of the package itself
+        has = {name: used - ours <= there for name, used in needs.items()}
+        assert {name for name in functions if has[name] != said[name]} == set()
 
     def test_its_kernels_are_called(self):
         """f64, for which the model was not built, is refused by it."""
