@@ -1,8 +1,9 @@
 # The library for CUDA: the kernels of csrc compiled by nvcc, an object for each source and element type, under the code that
 # knows tensors. On a model of a GPU the same sources are compiled by the C++ compiler.
-# Each has a line in csrc/entry.cpp. The model takes the first ones, in f32: what is between tensors and kernels is the same.
-set(model_sources norms gates cross_entropy adamw declared_activations)
-set(cuda_sources ${model_sources} losses declared_norms declared_divergences declared_heads declared_depth)
+# Each has a line in csrc/entry.cpp. The model takes all of them in f32: what is between tensors and kernels is the same.
+set(cuda_sources norms gates losses adamw cross_entropy preferences declared_activations declared_norms declared_divergences
+  declared_heads declared_depth declared_linear_losses declared_layers declared_ranks)
+set(without_f16 losses preferences)  # whose operators are called in f32 there
 if(NOT TIGON_TORCH_CUDA_ARCHS)
   set(TIGON_TORCH_CUDA_ARCHS 80 90a 100)
 endif()
@@ -46,6 +47,9 @@ if(TIGON_TORCH_NVCC)
     definitions_of(${type} definitions)
     list(TRANSFORM definitions PREPEND -D OUTPUT_VARIABLE flags)
     foreach(source IN LISTS cuda_sources)
+      if(type STREQUAL "f16" AND source IN_LIST without_f16)
+        continue()
+      endif()
       set(object ${CMAKE_CURRENT_BINARY_DIR}/cuda/${source}_${type}.o)
       add_custom_command(OUTPUT ${object} DEPFILE ${object}.d VERBATIM COMMENT "Building CUDA object ${source}_${type}.o"
         DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/csrc/${source}.cpp
@@ -85,7 +89,7 @@ endif()
 
 if(TIGON_TORCH_CUDA_MODEL)
   definitions_of(f32 definitions)
-  list(TRANSFORM model_sources REPLACE "(.+)" "csrc/\\1.cpp" OUTPUT_VARIABLE sources)
+  list(TRANSFORM cuda_sources REPLACE "(.+)" "csrc/\\1.cpp" OUTPUT_VARIABLE sources)
   add_library(cuda_model OBJECT csrc/entry.cpp ${sources})
   set_target_properties(cuda_model PROPERTIES POSITION_INDEPENDENT_CODE ON UNITY_BUILD OFF)
   target_compile_definitions(cuda_model PRIVATE ${definitions} TIGON_TORCH_CUDA_MODEL=1 TIGON_BACKEND=cuda TIGON_DEVICE=gpu

@@ -6,10 +6,6 @@
 #include "groups.hpp"
 #include "linear.hpp"
 
-#if TIGON_TORCH_CUDA
-#include <tigon/backends/cuda/times.hpp>
-#endif
-
 namespace tigon_torch {
 namespace {
 
@@ -118,10 +114,7 @@ void times_upstream([[maybe_unused]] const host& h, [[maybe_unused]] vector upst
                     [[maybe_unused]] matrix gradient) {
 #if TIGON_TORCH_CUDA
   with_type<tigon::op::cross_entropy>("times_upstream", gradient.of, [&]<class T>() {
-    run(h, [&](tigon::context& ctx) {
-      tigon::gpu::times(std::span(static_cast<T*>(gradient.data), gradient.rows * gradient.cols),
-                        static_cast<const tigon::accumulator_t<T>*>(upstream.data), ctx);
-    });
+    run(h, [&](tigon::context& ctx) { times_upstream<T>(gradient, upstream, ctx); });
   });
 #endif
 }

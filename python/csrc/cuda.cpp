@@ -26,13 +26,19 @@ const kernel_table* table_for(type of) {
   }
 }
 
-/// The names of the declared operators that there are; the others are in PyTorch's dispatcher.
-std::string names_of_declared() {
-  std::string all;
+/// The names of the operators that there are: the declared ones, and those that register themselves.
+std::string names_of_operators() {
+  std::string all = registered();
   for (const declared_operators& some : any_table().declared)
     for (std::size_t i = 0; i < some.count; ++i)
       if (some.first[i].run != nullptr) all += (all.empty() ? "" : " ") + std::string(some.first[i].name);
   return all;
+}
+
+/// Python's, over torch.distributed, of bytes in the device's memory; set when it is imported.
+int (*gather_bytes)(int64_t, const void*, std::size_t, void*) = nullptr;
+void set_communicator(int64_t all_gather) {
+  gather_bytes = reinterpret_cast<decltype(gather_bytes)>(static_cast<std::intptr_t>(all_gather));
 }
 
 #if !TIGON_TORCH_CUDA_MODEL
@@ -60,6 +66,7 @@ call::call(const Tensor& on) : on_(on) {
 #endif
   host_.scratch = [](void* of, std::size_t bytes) { return static_cast<call*>(of)->scratch(bytes); };
   host_.memory = this;
+  host_.all_gather = gather_bytes;
 }
 call::~call() {
 #if !TIGON_TORCH_CUDA_MODEL
@@ -82,16 +89,18 @@ const kernel_table& table(std::string_view op, type of) {
   return *found;
 }
 const kernel_table& any_table() {
-#define TIGON_TORCH_TABLE(name) \
-  if (const auto* const found = table_for(type::name)) return *found;
-  TIGON_TORCH_CUDA_TYPES(TIGON_TORCH_TABLE)
-#undef TIGON_TORCH_TABLE
+  for (const type of : {type::f32, type::bf16, type::f64, type::f16})
+    if (const kernel_table* const found = table_for(of)) return *found;
   throw std::runtime_error("tigon: the library for CUDA was built without element types");
 }
 
 }  // namespace tigon_torch
 
-STABLE_TORCH_LIBRARY_FRAGMENT(tigon, m) { m.def("declared_on_cuda() -> str"); }
+STABLE_TORCH_LIBRARY_FRAGMENT(tigon, m) {
+  m.def("operators_on_cuda() -> str");
+  m.def("set_communicator_on_cuda(int all_gather) -> ()");
+}
 STABLE_TORCH_LIBRARY_IMPL(tigon, CompositeExplicitAutograd, m) {
-  m.impl("declared_on_cuda", TORCH_BOX(&tigon_torch::names_of_declared));
+  m.impl("operators_on_cuda", TORCH_BOX(&tigon_torch::names_of_operators));
+  m.impl("set_communicator_on_cuda", TORCH_BOX(&tigon_torch::set_communicator));
 }

@@ -25,7 +25,7 @@ void mhc_coeffs(const host& h, matrix x, wide_matrix phi, vector b, vector alpha
                 wide_matrix h_res, wide_matrix mix, vector rstd, std::size_t streams, std::size_t tmax, double rms_eps,
                 double pre_eps, double sinkhorn_eps, double post_mult) {
   static_assert(!backend::hyper_connections.keep_history, "no memory for it is made in Python");
-  with_type("mhc_coeffs", x.of, [&]<class T>() {
+  with_type<tigon::op::mhc_coeffs>("mhc_coeffs", x.of, [&]<class T>() {
     using A = tigon::accumulator_t<T>;
     run(
         h,
@@ -46,7 +46,7 @@ void mhc_coeffs_backward(const host& h, wide_matrix dh_pre, wide_matrix dh_post,
                          wide_matrix phi, vector b, vector alpha, wide_matrix mix, vector rstd, matrix dx,
                          wide_matrix dphi, vector db, vector dalpha, std::size_t streams, std::size_t tmax,
                          double rms_eps, double pre_eps, double sinkhorn_eps, double post_mult) {
-  with_type("mhc_coeffs_backward", x.of, [&]<class T>() {
+  with_type<tigon::op::mhc_coeffs>("mhc_coeffs_backward", x.of, [&]<class T>() {
     using A = tigon::accumulator_t<T>;
     const tigon::mhc_coeffs_wanted wanted{dx.data != nullptr, dphi.data != nullptr,
                                           db.data != nullptr || dalpha.data != nullptr};
@@ -79,7 +79,7 @@ tigon::mlp_weights<E> weights_of(matrix gate, matrix up, matrix down) {
   return {view<E>(gate), view<E>(up), view<E>(down)};
 }
 void tiled_mlp(const host& h, matrix x, matrix gate, matrix up, matrix down, matrix y, bool geglu, std::size_t shards) {
-  with_type("tiled_mlp", x.of, [&]<class T>() {
+  with_type<tigon::op::tiled_mlp>("tiled_mlp", x.of, [&]<class T>() {
     const auto opt = tiles_of(geglu, shards);
     run(
         h,
@@ -94,7 +94,7 @@ void tiled_mlp(const host& h, matrix x, matrix gate, matrix up, matrix down, mat
 }
 void tiled_mlp_backward(const host& h, matrix dy, matrix x, matrix gate, matrix up, matrix down, matrix dx,
                         matrix dgate, matrix dup, matrix ddown, bool geglu, std::size_t shards) {
-  with_type("tiled_mlp_backward", x.of, [&]<class T>() {
+  with_type<tigon::op::tiled_mlp>("tiled_mlp_backward", x.of, [&]<class T>() {
     const auto opt = tiles_of(geglu, shards);
     const auto to = weights_of<T>(dgate, dup, ddown);
     run(
@@ -114,10 +114,10 @@ void tiled_mlp_backward(const host& h, matrix dy, matrix x, matrix gate, matrix 
 
 declared_operators declared_layers() {
   static constexpr declared_operator table[] = {
-      declared<&mhc_coeffs>("mhc_coeffs"),
-      declared<&mhc_coeffs_backward>("mhc_coeffs_backward"),
-      declared<&tiled_mlp>("tiled_mlp"),
-      declared<&tiled_mlp_backward>("tiled_mlp_backward"),
+      declared<&mhc_coeffs, tigon::op::mhc_coeffs>("mhc_coeffs"),
+      declared<&mhc_coeffs_backward, tigon::op::mhc_coeffs>("mhc_coeffs_backward"),
+      declared<&tiled_mlp, tigon::op::tiled_mlp>("tiled_mlp"),
+      declared<&tiled_mlp_backward, tigon::op::tiled_mlp>("tiled_mlp_backward"),
   };
   return declared_in(table);
 }

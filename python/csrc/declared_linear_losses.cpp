@@ -13,12 +13,15 @@ namespace tigon_torch {
 namespace {
 
 using backend = tigon::default_backend;
+using scaled_op = tigon::op::fused_linear_scaled_cross_entropy;
+using kl_div_op = tigon::op::fused_linear_kl_div;
+using distillation_op = tigon::op::fused_linear_distillation;
 
 /// nll and entropy of every row, each where it has memory.
 void fused_linear_scaled_cross_entropy(const host& h, matrix x, matrix w, narrow_vector bias, id_vector target,
                                        vector nll, vector entropy, std::int64_t ignore_index, double temperature,
                                        bool) {
-  with_type("fused_linear_scaled_cross_entropy", x.of, [&]<class T>() {
+  with_type<scaled_op>("fused_linear_scaled_cross_entropy", x.of, [&]<class T>() {
     using A = tigon::accumulator_t<T>;
     run(
         h,
@@ -36,7 +39,7 @@ void fused_linear_scaled_cross_entropy(const host& h, matrix x, matrix w, narrow
 void fused_linear_scaled_cross_entropy_backward(const host& h, vector of_nll, vector of_entropy, matrix x, matrix w,
                                                 narrow_vector bias, id_vector target, matrix dx, matrix dw,
                                                 narrow_vector db, std::int64_t ignore_index, double temperature, bool) {
-  with_type("fused_linear_scaled_cross_entropy_backward", x.of, [&]<class T>() {
+  with_type<scaled_op>("fused_linear_scaled_cross_entropy_backward", x.of, [&]<class T>() {
     using A = tigon::accumulator_t<T>;
     const auto to = gradients_of<T>({dx, dw, db});
     run(
@@ -68,7 +71,7 @@ std::size_t kl_div_bytes(const matrix& x, const matrix& w, const tigon::linear_g
 void fused_linear_kl_div(const host& h, matrix x, matrix w, narrow_vector bias, matrix teacher, id_vector labels,
                          wide_matrix loss, matrix dx, matrix dw, narrow_vector db, int reduction,
                          std::int64_t ignore_index, bool log_target, double eps, double temperature) {
-  with_type("fused_linear_kl_div", x.of, [&]<class T>() {
+  with_type<kl_div_op>("fused_linear_kl_div", x.of, [&]<class T>() {
     const auto to = gradients_of<T>({dx, dw, db});
     run(
         h, [&](const tigon::context& ctx) { return kl_div_bytes<T>(x, w, to, ctx); },
@@ -85,7 +88,7 @@ void fused_linear_kl_div_backward(const host& h, wide_matrix upstream, matrix x,
                                   matrix teacher, id_vector labels, matrix dx, matrix dw, narrow_vector db,
                                   int reduction, std::int64_t ignore_index, bool log_target, double eps,
                                   double temperature) {
-  with_type("fused_linear_kl_div_backward", x.of, [&]<class T>() {
+  with_type<kl_div_op>("fused_linear_kl_div_backward", x.of, [&]<class T>() {
     const auto to = gradients_of<T>({dx, dw, db});
     run(
         h, [&](const tigon::context& ctx) { return kl_div_bytes<T>(x, w, to, ctx); },
@@ -152,7 +155,7 @@ void distil(const distillation& d, double upstream, const distillation_results& 
   }
 }
 void distil(const char* op, const host& h, const distillation& d, vector upstream, const distillation_results& to) {
-  with_type(op, d.student.x.of, [&]<class T>() {
+  with_type<distillation_op>(op, d.student.x.of, [&]<class T>() {
     run(
         h,
         [&](const tigon::context& ctx) {
@@ -162,8 +165,13 @@ void distil(const char* op, const host& h, const distillation& d, vector upstrea
                                                                         gradients_of<T>(d.to).of_weights());
         },
         [&](tigon::context& ctx) {
-          const double g = upstream.data == nullptr ? 1 : view<const tigon::accumulator_t<T>>(upstream)[0];
-          distil<T>(d, g, to, ctx);
+          const bool times = upstream.data != nullptr;
+#if TIGON_TORCH_CUDA
+          distil<T>(d, 1, to, ctx);
+          if (times) times_upstream<T>(d.to, upstream, ctx);
+#else
+          distil<T>(d, times ? view<const tigon::accumulator_t<T>>(upstream)[0] : 1, to, ctx);
+#endif
         });
   });
 }
@@ -195,12 +203,12 @@ void fused_linear_distillation_backward(const host& h, vector upstream, matrix x
 
 declared_operators declared_linear_losses() {
   static constexpr declared_operator table[] = {
-      declared<&fused_linear_scaled_cross_entropy>("fused_linear_scaled_cross_entropy"),
-      declared<&fused_linear_scaled_cross_entropy_backward>("fused_linear_scaled_cross_entropy_backward"),
-      declared<&fused_linear_kl_div>("fused_linear_kl_div"),
-      declared<&fused_linear_kl_div_backward>("fused_linear_kl_div_backward"),
-      declared<&fused_linear_distillation>("fused_linear_distillation"),
-      declared<&fused_linear_distillation_backward>("fused_linear_distillation_backward"),
+      declared<&fused_linear_scaled_cross_entropy, scaled_op>("fused_linear_scaled_cross_entropy"),
+      declared<&fused_linear_scaled_cross_entropy_backward, scaled_op>("fused_linear_scaled_cross_entropy_backward"),
+      declared<&fused_linear_kl_div, kl_div_op>("fused_linear_kl_div"),
+      declared<&fused_linear_kl_div_backward, kl_div_op>("fused_linear_kl_div_backward"),
+      declared<&fused_linear_distillation, distillation_op>("fused_linear_distillation"),
+      declared<&fused_linear_distillation_backward, distillation_op>("fused_linear_distillation_backward"),
   };
   return declared_in(table);
 }

@@ -12,6 +12,9 @@ namespace tigon_torch {
 namespace {
 
 using backend = tigon::default_backend;
+using split_op = tigon::op::vocab_parallel_cross_entropy;
+using split_linear_op = tigon::op::vocab_parallel_fused_linear_cross_entropy;
+using split_scaled_op = tigon::op::vocab_parallel_fused_linear_scaled_cross_entropy;
 
 tigon::vocab_parallel_cross_entropy_options smoothed(std::int64_t ignore_index, double smoothing, bool megatron,
                                                      bool partition) {
@@ -25,7 +28,7 @@ void vocab_parallel_cross_entropy(const host& h, matrix logits, id_vector target
                                   std::int64_t group, std::size_t rank, std::size_t ranks, std::size_t first,
                                   std::size_t vocab, std::int64_t ignore_index, double smoothing, bool megatron,
                                   bool partition) {
-  with_type("vocab_parallel_cross_entropy", logits.of, [&]<class T>() {
+  with_type<split_op>("vocab_parallel_cross_entropy", logits.of, [&]<class T>() {
     using A = tigon::accumulator_t<T>;
     const auto opt = smoothed(ignore_index, smoothing, megatron, partition);
     run(
@@ -44,7 +47,7 @@ void vocab_parallel_cross_entropy_backward(const host& h, vector upstream, matri
                                            vector rest, matrix dlogits, std::int64_t, std::size_t, std::size_t,
                                            std::size_t first, std::size_t vocab, std::int64_t ignore_index,
                                            double smoothing, bool megatron, bool partition) {
-  with_type("vocab_parallel_cross_entropy_backward", logits.of, [&]<class T>() {
+  with_type<split_op>("vocab_parallel_cross_entropy_backward", logits.of, [&]<class T>() {
     using A = tigon::accumulator_t<T>;
     run(h, [&](tigon::context& ctx) {
       tigon::vocab_parallel_cross_entropy_backward(view<const T>(logits), {first, vocab},
@@ -88,7 +91,7 @@ void vocab_parallel_fused_linear_cross_entropy(const host& h, matrix x, matrix w
                                                std::size_t vocab, std::int64_t ignore_index, int reduction,
                                                double smoothing, double z_loss, double softcap, bool token_scaling) {
   const shard_of_layer shard{{x, w, bias}, first, vocab, ranks};
-  with_type("vocab_parallel_fused_linear_cross_entropy", x.of, [&]<class T>() {
+  with_type<split_linear_op>("vocab_parallel_fused_linear_cross_entropy", x.of, [&]<class T>() {
     const auto to = gradients_of<T>({dx, dw, db});
     run(
         h, [&](const tigon::context& ctx) { return shard.bytes<T>(to, ctx); },
@@ -107,7 +110,7 @@ void vocab_parallel_fused_linear_cross_entropy_backward(const host& h, vector up
                                                         std::int64_t ignore_index, int reduction, double smoothing,
                                                         double z_loss, double softcap, bool token_scaling) {
   const shard_of_layer shard{{x, w, bias}, first, vocab, ranks};
-  with_type("vocab_parallel_fused_linear_cross_entropy_backward", x.of, [&]<class T>() {
+  with_type<split_linear_op>("vocab_parallel_fused_linear_cross_entropy_backward", x.of, [&]<class T>() {
     const auto to = gradients_of<T>({dx, dw, db});
     run(
         h, [&](const tigon::context& ctx) { return shard.bytes<T>(to, ctx); },
@@ -125,7 +128,7 @@ void vocab_parallel_scaled_cross_entropy(const host& h, matrix x, matrix w, narr
                                          std::size_t ranks, std::size_t first, std::size_t vocab,
                                          std::int64_t ignore_index, double temperature, bool) {
   const shard_of_layer shard{{x, w, bias}, first, vocab, ranks};
-  with_type("vocab_parallel_scaled_cross_entropy", x.of, [&]<class T>() {
+  with_type<split_scaled_op>("vocab_parallel_scaled_cross_entropy", x.of, [&]<class T>() {
     using A = tigon::accumulator_t<T>;
     run(
         h,
@@ -146,7 +149,7 @@ void vocab_parallel_scaled_cross_entropy_backward(const host& h, vector of_nll, 
                                                   std::size_t ranks, std::size_t first, std::size_t vocab,
                                                   std::int64_t ignore_index, double temperature, bool) {
   const shard_of_layer shard{{x, w, bias}, first, vocab, ranks};
-  with_type("vocab_parallel_scaled_cross_entropy_backward", x.of, [&]<class T>() {
+  with_type<split_scaled_op>("vocab_parallel_scaled_cross_entropy_backward", x.of, [&]<class T>() {
     using A = tigon::accumulator_t<T>;
     const auto to = gradients_of<T>({dx, dw, db});
     run(
@@ -167,13 +170,15 @@ void vocab_parallel_scaled_cross_entropy_backward(const host& h, vector of_nll, 
 
 declared_operators declared_ranks() {
   static constexpr declared_operator table[] = {
-      declared<&vocab_parallel_cross_entropy>("vocab_parallel_cross_entropy"),
-      declared<&vocab_parallel_cross_entropy_backward>("vocab_parallel_cross_entropy_backward"),
-      declared<&vocab_parallel_fused_linear_cross_entropy>("vocab_parallel_fused_linear_cross_entropy"),
-      declared<&vocab_parallel_fused_linear_cross_entropy_backward>(
+      declared<&vocab_parallel_cross_entropy, split_op>("vocab_parallel_cross_entropy"),
+      declared<&vocab_parallel_cross_entropy_backward, split_op>("vocab_parallel_cross_entropy_backward"),
+      declared<&vocab_parallel_fused_linear_cross_entropy, split_linear_op>(
+          "vocab_parallel_fused_linear_cross_entropy"),
+      declared<&vocab_parallel_fused_linear_cross_entropy_backward, split_linear_op>(
           "vocab_parallel_fused_linear_cross_entropy_backward"),
-      declared<&vocab_parallel_scaled_cross_entropy>("vocab_parallel_scaled_cross_entropy"),
-      declared<&vocab_parallel_scaled_cross_entropy_backward>("vocab_parallel_scaled_cross_entropy_backward"),
+      declared<&vocab_parallel_scaled_cross_entropy, split_scaled_op>("vocab_parallel_scaled_cross_entropy"),
+      declared<&vocab_parallel_scaled_cross_entropy_backward, split_scaled_op>(
+          "vocab_parallel_scaled_cross_entropy_backward"),
   };
   return declared_in(table);
 }

@@ -12,17 +12,20 @@ extern "C" const tigon_torch::kernel_table* TIGON_MULTI_ARCH_ENTRY() {
     [[maybe_unused]] const auto declare = [&t](family of, declared_operators some) {
       t.declared[static_cast<int>(of)] = some;
     };
-#if TIGON_TORCH_CUDA  // a line for every source of CMakeLists.txt
+#if TIGON_TORCH_CUDA  // what the sources of cuda.cmake have
     t.norms = norms(), t.gates = gates(), t.rotary = rotary(), t.optimizers = optimizers();
+#if !TIGON_TORCH_F16
+    t.losses = losses(), t.preferences = preferences();
+#endif
     declare(family::activations, declared_activations());
-    declare(family::cross_entropies, declared_cross_entropies());
-#if !TIGON_TORCH_CUDA_MODEL
-    t.losses = losses();
     declare(family::norms, declared_norms());
     declare(family::divergences, declared_divergences());
     declare(family::heads, declared_heads());
     declare(family::depth, declared_depth());
-#endif
+    declare(family::cross_entropies, declared_cross_entropies());
+    declare(family::linear_losses, declared_linear_losses());
+    declare(family::layers, declared_layers());
+    declare(family::ranks, declared_ranks());
 #else
 #if !TIGON_TORCH_PRODUCTS
     t.norms = norms(), t.gates = gates(), t.rotary = rotary();

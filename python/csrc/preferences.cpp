@@ -74,9 +74,8 @@ void preference_door(const preference_call& c, const preference_options& o, tigo
 }
 
 void fused_linear_preference(const host& h, const preference_call& c, const preference_options& o) {
-  with_type("fused_linear_preference", c.layer.x.of, [&]<class T>() {
-    const auto gradients = c.to.dw.data != nullptr || c.to.dbias.data != nullptr;
-    const auto of = tigon::trained_if(gradients);
+  with_type<tigon::op::fused_linear_dpo>("fused_linear_preference", c.layer.x.of, [&]<class T>() {
+    const auto of = gradients_of<T>(c.to).of_weights();
     const std::size_t n = c.target.rows, len = c.target.cols, hidden = c.layer.x.cols, vocab = c.layer.w.rows;
     run(
         h,
@@ -92,10 +91,10 @@ void fused_linear_preference(const host& h, const preference_call& c, const pref
 }
 
 void fused_linear_grpo(const host& h, const linear_policy_call& c, const policy_options& o) {
-  with_type("fused_linear_grpo", c.layer.x.of, [&]<class T>() {
+  with_type<tigon::op::fused_linear_grpo>("fused_linear_grpo", c.layer.x.of, [&]<class T>() {
     using A = tigon::accumulator_t<T>;
     const tigon::policy_options opt = policy_options_of(o);
-    const auto trained = tigon::trained_if(c.to.dw.data != nullptr || c.to.dbias.data != nullptr);
+    const auto trained = gradients_of<T>(c.to).of_weights();
     run(
         h,
         [&](const tigon::context& ctx) {
@@ -116,7 +115,8 @@ void fused_linear_grpo(const host& h, const linear_policy_call& c, const policy_
 }  // namespace
 
 const preference_kernels* preferences() {
-  static constexpr preference_kernels table{&fused_linear_preference, &fused_linear_grpo};
+  static constexpr preference_kernels table{entry<tigon::op::fused_linear_dpo>(&fused_linear_preference),
+                                            entry<tigon::op::fused_linear_grpo>(&fused_linear_grpo)};
   return &table;
 }
 

@@ -6,14 +6,20 @@
 
 #include <stdexcept>
 
-#include "kernels.hpp"
+#include "call.hpp"
 
 namespace tigon_torch {
 
-/// By the number that Python knows it by; with one rank nothing is sent.
+/// By the number that Python knows it by; with one rank nothing is sent. On CUDA the bytes are the device's, in the
+/// order of the call's stream, and the hosts compare nothing.
 class process_group {
  public:
-  process_group(const host& of, std::int64_t group, std::size_t rank, std::size_t size)
+#if TIGON_TORCH_CUDA
+  static constexpr bool host_memory = false;
+  const void* queue() const { return host_->stream; }
+  const tigon::communicator_ref* host() const { return nullptr; }
+#endif
+  process_group(const tigon_torch::host& of, std::int64_t group, std::size_t rank, std::size_t size)
       : host_(&of), group_(group), rank_(rank), size_(size) {}
   std::size_t rank() const { return rank_; }
   std::size_t size() const { return size_; }
@@ -32,7 +38,7 @@ class process_group {
       throw std::runtime_error(std::string("tigon: an ") + name + " of torch.distributed failed");
   }
 
-  const host* host_;
+  const tigon_torch::host* host_;
   std::int64_t group_;
   std::size_t rank_, size_;
 };

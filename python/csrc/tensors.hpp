@@ -185,13 +185,22 @@ inline const kernel_table& wide_table(const char* op, type of) {
   return table(op, of);
 }
 
+#if TIGON_TORCH_CUDA
+/// The names of the operators that TIGON_TORCH_IMPL has registered, with blanks between them.
+inline std::string& registered() {
+  static std::string names;
+  return names;
+}
+#endif
+
 }  // namespace tigon_torch
 
 // Registers a function under its name, where there is a kernel for it in a group of the table. A CPU has all of them.
 #if TIGON_TORCH_CUDA
 #define TIGON_TORCH_IMPL(library, group, name)                                                      \
   if (tigon_torch::any_table().group != nullptr && tigon_torch::any_table().group->name != nullptr) \
-  library.impl(#name, TORCH_BOX(&tigon_torch::name))
+  library.impl(#name, TORCH_BOX(&tigon_torch::name)),                                               \
+      tigon_torch::registered() += (tigon_torch::registered().empty() ? "" : " ") + std::string(#name)
 #else
 #define TIGON_TORCH_IMPL(library, group, name) library.impl(#name, TORCH_BOX(&tigon_torch::name))
 #endif

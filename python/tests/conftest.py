@@ -12,11 +12,14 @@ try:
 except ImportError:  # the operators are tested without; test_models.py is skipped
     transformers = None
 
-# The library for CUDA on a model of a GPU, whose kernels take the place of the CPU's (test_cuda.py).
-if "TIGON_TORCH_MODEL" in os.environ:
-    import tigon_torch  # noqa: F401   first: operators are defined there
+# The library for CUDA on a model of a GPU, whose kernels take the place of the CPU's (test_cuda.py). The memory of its device,
+# whose bytes ranks exchange, is the host's.
+ON_MODEL = "TIGON_TORCH_MODEL" in os.environ
+if ON_MODEL:
+    import tigon_torch  # first: operators are defined there
 
     torch.ops.load_library(os.environ["TIGON_TORCH_MODEL"])
+    torch.ops.tigon.set_communicator_on_cuda(tigon_torch.ranks.address_of(tigon_torch.ranks._all_gather))
 
 # Before transformers 5 experts were modules in a list, some layers returned tuples and some attention did not ask the registry:
 # of each family the operators that find nothing to replace there.

@@ -2,14 +2,17 @@
 
     python tests/gpu.py check     every case of test_ops.py whose operators have kernels for CUDA, in f32, bf16, f16 and
                                   f64 against f64 on the CPU; opcheck; captured in a CUDA graph; rows of real sizes; a
-                                  small model of transformers before and after apply()
+                                  small model of transformers before and after apply(); losses beside the CPU's, with
+                                  labels that are wrong, and beside eager in f64
     python tests/gpu.py train     a training step with random weights and tokens, of each contender in one process:
       --model llama1b,llama8b,qwen3,gemma3   Llama of 1.24 G parameters; the layers of Llama 3 8B, 4 of them; those of
                                              Qwen3 1.7B and of Gemma 3 1B, 8 of them
       --contenders eager,compile,tigon,tigon_compile,tigon_graph,liger   graph: graphed_step
       --layers 16 --batch 4 --seq 2048 --steps 10 --profile FOLDER --keep
+    python tests/gpu.py losses    forward and backward of the losses of hidden states, beside Liger's: time and memory
+      --losses dpo,kto --batch 4 --seq 2048 --hidden 4096 --vocab 128256 --steps 10
 
-Needs transformers 4.57 or later; of train liger_kernel where it is compared. Ends with 1 where something is wrong.
+Needs transformers 4.57 or later; of train and losses liger_kernel where it is compared. Ends with 1 where something is wrong.
 """
 import argparse
 import contextlib
@@ -238,6 +241,25 @@ def gradients_kept(model, ids):
     return [loss.detach(), *(p.grad for p in model.parameters())]
 
 
+def check_losses(failures):
+    import gpu_losses
+    import losses_on_both
+
+    with failures.of("losses beside those of the CPU"):
+        far = losses_on_both.far(losses_on_both.results("cuda"), losses_on_both.results("cpu"))
+        bad = {key: value for key, value in far.items() if not value <= 1e-4}
+        assert not bad, bad
+    with failures.of("losses in bf16 beside those of the CPU"):
+        far = losses_on_both.far(losses_on_both.results("cuda", bf16), losses_on_both.results("cpu", bf16))
+        bad = {key: value for key, value in far.items() if not value <= 8e-2}
+        assert not bad, bad
+    for dtype in (f32, bf16):
+        with failures.of(f"wrong labels in {dtype}"):
+            bad = losses_on_both.wrong_labels("cuda", dtype)
+            assert not bad, bad
+    gpu_losses.check(failures)
+
+
 def check():
     import cases_of_layers
     import cases_of_losses
@@ -264,6 +286,7 @@ def check():
     for name, *what in rows_of_real_sizes():
         with failures.of(f"{name} of {what[-1]}"):
             check_rows(*what)
+    check_losses(failures)
     with failures.of("streams and refusals"):
         check_streams_and_refusals()
     for dtype in (f32, bf16):
@@ -437,14 +460,20 @@ def train(arguments):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["check", "train"])
+    parser.add_argument("what", choices=["check", "train", "losses"])
     parser.add_argument("--contenders", default="eager,compile,tigon,tigon_compile,liger")
     parser.add_argument("--profile")
     parser.add_argument("--keep", action="store_true", help="apply(model, recompute=False)")
     parser.add_argument("--model", default="llama1b", help=", ".join(MODELS))
-    for name, value in dict(layers=0, batch=4, seq=2048, steps=10).items():  # 0: as many as the model has
+    parser.add_argument("--losses", default="", help="names, of gpu_losses.py; without it all")
+    sizes = dict(layers=0, batch=4, seq=2048, steps=10, hidden=4096, vocab=128256)  # 0: as many as the model has
+    for name, value in sizes.items():
         parser.add_argument("--" + name, type=int, default=value)
     arguments = parser.parse_args()
+    if arguments.what == "losses":
+        import gpu_losses
+
+        sys.exit(gpu_losses.time(arguments))
     sys.exit(check() if arguments.what == "check" else train(arguments))
 
 

@@ -5,7 +5,7 @@
 
 A patched Llama under DistributedDataParallel and FSDP2, each rank with half of every batch, beside one process with the
 whole: losses and weights after a few steps of SGD in f32. And losses of a vocabulary that is split over the ranks, whose
-exchange is the communicator of C++ operators (tigon_torch/ranks.py). Ends with 1 where something is wrong.
+exchange is the communicator of C++ operators (tigon_torch/ranks.py), on the CPU and on the GPUs. Ends with 1 where something is wrong.
 """
 import argparse
 import copy
@@ -73,23 +73,30 @@ def models(device):
     return [*said, compare("FSDP2", patched[1], train(patched[1], own, device), exact, expected, start)]
 
 
-def vocabulary():
-    """On the CPU, by the group of the GPUs."""
+def vocabulary(device, dtype, near):
+    """On the CPU by the group of the GPUs, whose bytes go by way of a GPU, or on the GPUs themselves."""
     generator = torch.Generator().manual_seed(5)
     rank, ranks = dist.get_rank(), dist.get_world_size()
-    x, w = (torch.randn(*s, generator=generator, dtype=torch.float64) for s in ((3, 5, 9), (6 * ranks, 9)))
-    target = torch.randint(0, 6 * ranks, (3, 5), generator=generator)
-    part = slice(6 * rank, 6 * rank + 6)
-    found = []
-    for loss, weight in ((lambda x, w: ops.vocab_parallel_fused_linear_cross_entropy(x, w, target, group=dist.group.WORLD),
-                          w[part]), (lambda x, w: ops.fused_linear_cross_entropy(x, w, target), w)):
-        of = [t.clone().requires_grad_() for t in (x, weight)]
-        value = loss(*of)
-        found.append([value.detach(), *torch.autograd.grad(value, of)])
-    (value, dx, dw), (wanted, wanted_dx, wanted_dw) = found
-    for actual, expected in ((value, wanted), (dx, wanted_dx), (dw, wanted_dw[part])):
-        torch.testing.assert_close(actual, expected, rtol=1e-12, atol=1e-12)
-    return [f"a vocabulary that is split over {ranks} ranks: the loss and gradients of one"]
+    x, w = (torch.randn(*s, generator=generator, dtype=torch.float64).to(device, dtype)
+            for s in ((3, 5, 9), (6 * ranks, 9)))
+    target = torch.randint(0, 6 * ranks, (3, 5), generator=generator).to(device)
+    part, group = slice(6 * rank, 6 * rank + 6), {"group": dist.group.WORLD}
+    pairs = {
+        "mean": (lambda x, w: ops.vocab_parallel_fused_linear_cross_entropy(x, w, target, **group),
+                 lambda x, w: ops.fused_linear_cross_entropy(x, w, target)),
+        "logprobs": (lambda x, w: ops.logprobs(x, w, target, temperature=0.8, **group),
+                     lambda x, w: ops.logprobs(x, w, target, temperature=0.8)),
+    }
+    for split, whole in pairs.values():
+        found = []
+        for loss, weight in ((split, w[part]), (whole, w)):
+            of = [t.clone().requires_grad_() for t in (x, weight)]
+            value = loss(*of)
+            found.append([value.detach(), *torch.autograd.grad(value.sum(), of)])
+        (value, dx, dw), (wanted, wanted_dx, wanted_dw) = found
+        for actual, expected in ((value, wanted), (dx, wanted_dx), (dw, wanted_dw[part])):
+            torch.testing.assert_close(actual, expected, rtol=near, atol=near)
+    return [f"a vocabulary that is split over {ranks} ranks, {device.type}: the losses and gradients of one"]
 
 
 def main():
@@ -105,7 +112,9 @@ def main():
     dist.init_process_group("gloo" if on_cpu else "nccl")
     if dist.get_world_size() != 2:
         sys.exit("gpu_ranks.py: torchrun --nproc_per_node=2")
-    said = [*models(device), *vocabulary()]
+    said = [*models(device), *vocabulary(torch.device("cpu"), torch.float64, 1e-12)]
+    if not on_cpu:
+        said += vocabulary(device, torch.float32, 1e-5)
     if dist.get_rank() == 0:
         print("\n".join(said), flush=True)
     dist.destroy_process_group()

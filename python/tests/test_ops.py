@@ -269,7 +269,8 @@ CASES = {
     "fused_linear_cpo": Case(lambda x, w: ops.fused_linear_cpo(x, w, PAIRS), cpo_formula, (4, 5, 9), (11, 9), factor=8,
                              gradients=16),
     "fused_linear_kto": Case(
-        lambda x, w: ops.fused_linear_kto(x, w, PAIRS, DESIRABLE, kl=torch.tensor(0.5), ref_logps=LOGPS.to(_sums(x))),
+        lambda x, w: ops.fused_linear_kto(x, w, PAIRS, DESIRABLE, kl=torch.full((), 0.5, device=x.device),
+                                          ref_logps=LOGPS.to(_sums(x))),
         kto_formula, (4, 5, 9), (11, 9), factor=8, gradients=16),
     "moe": Case(lambda x, g, d, w: ops.moe(x, g, d, EXPERTS, w), moe_formula, (6, 8), (4, 12, 8), (4, 8, 6), (6, 2),
                 factor=16, gradients=32),

@@ -6,16 +6,18 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
+from conftest import ON_MODEL
 
 from tigon_torch import drop_in, ops
 
-f64 = torch.float64
+# On the model of a GPU f32, in which it was built.
+TYPE, NEAR = (torch.float32, 2e-5) if ON_MODEL else (torch.float64, 1e-12)
 CLASSES = (7, 4)  # of each rank
 
 
 def inputs():
     generator = torch.Generator().manual_seed(5)
-    x, w, b = (torch.randn(*s, generator=generator, dtype=f64) for s in ((3, 5, 9), (11, 9), (11,)))
+    x, w, b = (torch.randn(*s, generator=generator, dtype=TYPE) for s in ((3, 5, 9), (11, 9), (11,)))
     target = torch.randint(0, 11, (3, 5), generator=generator)
     target[1, 2] = -100
     return x, w, b, target
@@ -56,7 +58,7 @@ def results_of(f, x, w, b):
 
 def expert_inputs():
     generator = torch.Generator().manual_seed(6)
-    x, gate, up, down, weights = (torch.randn(*s, generator=generator, dtype=f64)
+    x, gate, up, down, weights = (torch.randn(*s, generator=generator, dtype=TYPE)
                                   for s in ((8, 6), (4, 5, 6), (4, 5, 6), (4, 6, 5), (8, 2)))
     return (x, weights, gate, up, down), torch.randint(0, 4, (8, 2), generator=generator)
 
@@ -80,9 +82,11 @@ def one_rank(rank, folder, port):
     group = dist.group.WORLD
     found = results_of(lambda x, w, b: losses(x, w, b, target, group, (first, 11)), x, w[part], b[part])
     liger = drop_in.LigerVocabParallelCrossEntropy()((x @ w.t())[..., part][..., :4], target.clamp(max=7), group)
-    with pytest.raises((ValueError, RuntimeError), match="tigon: .*vocab is 12; expected 11"):
-        ops.vocab_parallel_cross_entropy(x @ w[part].t(), target, group, shard=(first, 12))
-    torch.save((found, liger, experts_of(rank, group)), os.path.join(folder, str(rank)))
+    if not ON_MODEL:  # hosts of GPUs compare nothing
+        with pytest.raises((ValueError, RuntimeError), match="tigon: .*vocab is 12; expected 11"):
+            ops.vocab_parallel_cross_entropy(x @ w[part].t(), target, group, shard=(first, 12))
+    experts = None if ON_MODEL else experts_of(rank, group)  # of which a GPU has no kernel
+    torch.save((found, liger, experts), os.path.join(folder, str(rank)))
     dist.destroy_process_group()
 
 
@@ -111,6 +115,7 @@ def one_of_three(rank, folder, port):
     dist.destroy_process_group()
 
 
+@pytest.mark.skipif(ON_MODEL, reason="GPUs gather, and exchange no shares")
 def test_three_processes_sum_by_shares(tmp_path):
     """Sums over more than two ranks: each has the sum of its share, and gathers those of the others."""
     spawned(one_of_three, tmp_path, 3)
@@ -121,11 +126,11 @@ def test_three_processes_sum_by_shares(tmp_path):
     loss.backward()
     for (value, dx, *_), exchanges in ranks:
         assert exchanges == [14 * 9 * 8]  # dx of the rows that count in f64, a third of it for each
-        torch.testing.assert_close(value, loss.detach(), rtol=1e-12, atol=1e-12)
-        torch.testing.assert_close(dx, x.grad, rtol=1e-12, atol=1e-12)
+        torch.testing.assert_close(value, loss.detach(), rtol=NEAR, atol=NEAR)
+        torch.testing.assert_close(dx, x.grad, rtol=NEAR, atol=NEAR)
         assert torch.equal(dx, ranks[0][0][1])
     for i, whole in ((2, w.grad), (3, b.grad)):
-        torch.testing.assert_close(torch.cat([found[i] for found, _ in ranks]), whole, rtol=1e-12, atol=1e-12)
+        torch.testing.assert_close(torch.cat([found[i] for found, _ in ranks]), whole, rtol=NEAR, atol=NEAR)
 
 
 def test_two_processes_have_the_loss_of_one(tmp_path):
@@ -136,20 +141,22 @@ def test_two_processes_have_the_loss_of_one(tmp_path):
     for name, (loss, dx, dw, db) in wanted.items():
         parts = [found[name] for found, *_ in ranks]
         for part in parts:
-            torch.testing.assert_close(part[0], loss, rtol=1e-12, atol=1e-12)
+            torch.testing.assert_close(part[0], loss, rtol=NEAR, atol=NEAR)
         if name == "logits":  # whose products are PyTorch's, a share on each rank
-            torch.testing.assert_close(parts[0][1] + parts[1][1], dx, rtol=1e-12, atol=1e-12)
+            torch.testing.assert_close(parts[0][1] + parts[1][1], dx, rtol=NEAR, atol=NEAR)
         else:
             assert torch.equal(parts[0][1], parts[1][1])
-            torch.testing.assert_close(parts[0][1], dx, rtol=1e-12, atol=1e-12)
-        torch.testing.assert_close(torch.cat([p[2] for p in parts]), dw, rtol=1e-12, atol=1e-12)
-        torch.testing.assert_close(torch.cat([p[3] for p in parts]), db, rtol=1e-12, atol=1e-12)
+            torch.testing.assert_close(parts[0][1], dx, rtol=NEAR, atol=NEAR)
+        torch.testing.assert_close(torch.cat([p[2] for p in parts]), dw, rtol=NEAR, atol=NEAR)
+        torch.testing.assert_close(torch.cat([p[3] for p in parts]), db, rtol=NEAR, atol=NEAR)
     z = torch.cat([(x @ w.t())[..., :4], (x @ w.t())[..., 7:]], -1)
+    for _, liger, _ in ranks:
+        torch.testing.assert_close(liger, ops.cross_entropy(z, target.clamp(max=7), reduction="none"))
+    if ON_MODEL:
+        return
     tensors, indices = expert_inputs()
     x, weights, gate, up, down = (t.requires_grad_() for t in tensors)
     y = ops.moe(x, torch.cat([gate, up], 1), down, indices, weights)
     y.square().sum().backward()
     for i, whole in enumerate([y.detach(), *(t.grad for t in tensors)]):
-        torch.testing.assert_close(torch.cat([of_rank[2][i] for of_rank in ranks]), whole, rtol=1e-12, atol=1e-12)
-    for _, liger, _ in ranks:
-        torch.testing.assert_close(liger, ops.cross_entropy(z, target.clamp(max=7), reduction="none"))
+        torch.testing.assert_close(torch.cat([of_rank[2][i] for of_rank in ranks]), whole, rtol=NEAR, atol=NEAR)

@@ -340,6 +340,11 @@ def test_trl_refusals(tokenizer, tmp_path, monkeypatch):
     with pytest.raises(ValueError, match="ORPOTrainer with use_liger_kernel keeps TRL's loss"):
         losses.use_in_trl(trainer)
     trainer.args.use_liger_kernel = False
+    with monkeypatch.context() as patch:  # as on a device without a kernel
+        patch.setattr(losses.trl.devices, "has_kernel", lambda op, device: op != "fused_linear_preference")
+        with pytest.raises(ValueError, match="ORPOTrainer with a model on the device 'cpu', for which tigon has no "
+                                             "fused_linear_preference, keeps TRL's loss"):
+            losses.use_in_trl(trainer)
     with monkeypatch.context() as patch:
         patch.setattr(type(trainer.accelerator), "distributed_type", accelerate.DistributedType.FSDP)
         with pytest.raises(ValueError, match="ORPOTrainer with processes of FSDP keeps TRL's loss"):

@@ -12,13 +12,13 @@ import re
 import torch
 from torch import Tensor
 
-from .devices import declared_on_cuda
+from .devices import operators_on_cuda
 from .registration import autograd, fake
 
 _ops = torch.ops.tigon
 _run_kernel = _ops.run_kernel.default
 library = torch.library.Library("tigon", "FRAGMENT")
-_on_cuda = declared_on_cuda()
+_on_cuda = operators_on_cuda()
 torch.library.register_fake("tigon::run_kernel", lambda *_: None)  # it writes to memory, of which a fake tensor has none
 
 

@@ -25,9 +25,9 @@ def load() -> None:
             warnings.warn(f"tigon_torch: {_why_not}")
 
 
-def declared_on_cuda() -> frozenset:
-    """Operators of one declaration that the library for CUDA has kernels of."""
-    return frozenset(torch.ops.tigon.declared_on_cuda().split() if _why_not is None else ())
+def operators_on_cuda() -> frozenset:
+    """Operators that the library for CUDA has kernels of."""
+    return frozenset(torch.ops.tigon.operators_on_cuda().split() if _why_not is None else ())
 
 
 _without_cuda: set[str] = set()

@@ -69,7 +69,7 @@ def _sft_loss(trainer):
         counted, right = (trainer.accelerator.gather_for_metrics(number).sum() for number in (counted, right))
         trainer._metrics[mode]["mean_token_accuracy"].append((right / counted).item() if counted > 0 else 0.0)
         if mode == "train":
-            seen = inputs["attention_mask"].sum() if "attention_mask" in inputs else torch.tensor(labels.numel())
+            seen = inputs["attention_mask"].sum() if "attention_mask" in inputs else labels.new_tensor(labels.numel())
             trainer._total_train_tokens += trainer.accelerator.gather_for_metrics(seen).sum().item()
         trainer._metrics[mode]["num_tokens"] = [trainer._total_train_tokens]
         return (loss, outputs) if return_outputs else loss

@@ -10,6 +10,7 @@ import types
 import torch
 from torch import Tensor, nn
 
+from .. import devices
 from ..apply.head import head_and_backbone, more_than_its_head, small_batch, undisturbed
 from .modules import (
     FusedLinearCPOLoss, FusedLinearDPOLoss, FusedLinearGRPOLoss, FusedLinearJSD, FusedLinearKTOLoss,
@@ -49,8 +50,8 @@ def _refuse(trainer, *conditions) -> None:
 
 def _try(trainer, loss) -> None:
     """Runs the loss on zeros, so that options that its operator refuses are refused before training."""
-    dtype = head_and_backbone(trainer.model)[1].dtype
-    x = torch.zeros(2, 2, 4, dtype=dtype)
+    backbone = head_and_backbone(trainer.model)[1]
+    x = torch.zeros(2, 2, 4, dtype=backbone.dtype, device=backbone.device)
     try:
         loss(x, x.new_zeros(4, 4))
     except (RuntimeError, ValueError) as error:
@@ -92,7 +93,7 @@ def _own_log_probs(trainer, model) -> None:
         except Exception as error:
             _refuse(trainer, (True, f"a model that takes no text alone ({type(error).__name__}: {error})"))
         own = (logits.float() / temperature).log_softmax(-1).gather(-1, ids[:, 1:, None])[..., 0]
-        dtype = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else logits.dtype
+        dtype = devices.autocast_type(logits) or logits.dtype
     bound = max(16 * torch.finfo(dtype).eps, 1e-4) * max(1.0, (logits.abs().max() / temperature).item())
     difference = (theirs - own).abs().max().item()
     what = f"a model of type '{model.config.model_type}', of whose logits TRL has other log-probabilities"
@@ -106,7 +107,8 @@ _TRL_DPO = ("sigmoid", "hinge", "ipo", "exo_pair", "nca_pair", "robust", "bco_pa
 
 def _mean(trainer, value, count=1.0) -> float:
     """Over all processes, of which this one has the mean of `count` values; NaN where there are none at all."""
-    value, count = (torch.as_tensor(number, dtype=torch.float32).detach() for number in (value, count))
+    device = trainer.accelerator.device
+    value, count = (torch.as_tensor(number, dtype=torch.float32, device=device).detach() for number in (value, count))
     total = trainer.accelerator.gather(torch.stack([torch.where(count > 0, value * count, 0.0), count])[None]).sum(0)
     return (total[0] / total[1]).item()
 
@@ -233,7 +235,7 @@ def _kto(trainer) -> dict:
         own = {"completion_mask", "label", "ref_logps", "ref_KL_logps"}
         passed = {name: value for name, value in inputs.items() if name not in own and not name.startswith("KL_")}
         target = inputs["input_ids"].masked_fill(inputs["completion_mask"] == 0, -100)[:, 1:]
-        desirable = torch.as_tensor(inputs["label"], dtype=torch.bool)
+        desirable = torch.as_tensor(inputs["label"], dtype=torch.bool, device=target.device)
         x, head = _hidden(model, passed)
         reference, kl = {}, None
         with torch.no_grad():
@@ -294,7 +296,7 @@ def _divergence(student_hidden_states, teacher_hidden_states, student_lm_head_we
         student_hidden_states, student_lm_head_weight, teacher_hidden_states, teacher_lm_head_weight, labels,
         student_lm_head_bias, teacher_lm_head_bias)
     loss = loss if num_items_in_batch is None else loss * counted / num_items_in_batch
-    return loss, torch.zeros(()), counted
+    return loss, loss.new_zeros(()), counted
 
 
 def _distillation(trainer) -> dict:
@@ -424,6 +426,9 @@ def _as_forward(trainer, function):
 
 _TRL = {"DPOTrainer": _dpo, "ORPOTrainer": _orpo, "CPOTrainer": _cpo, "KTOTrainer": _kto, "GRPOTrainer": _grpo,
         "GKDTrainer": _gkd, "DistillationTrainer": _distillation}
+# The operators of their losses.
+_OPERATORS = {"GRPOTrainer": ("fused_linear_grpo", "grpo_loss"), "GKDTrainer": ("fused_linear_distillation",),
+              "DistillationTrainer": ("fused_linear_distillation",)}
 _OF_LOGITS = ("ORPOTrainer", "CPOTrainer", "GKDTrainer", "DistillationTrainer")  # and not of TRL's log-probabilities
 
 # Options of TRL's trainers, beside those of transformers', that tigon's loss takes, refuses above, or has nothing to do
@@ -489,11 +494,13 @@ def use_in_trl(trainer) -> None:
         raise ValueError(f"tigon_torch.losses.use_in_trl: expected one of {', '.join(_TRL)}, not a {name}")
     kind = trainer.accelerator.distributed_type.value
     device = next(trainer.model.parameters()).device.type
+    without = [op for op in _OPERATORS.get(name, ("fused_linear_preference",)) if not devices.has_kernel(op, device)]
     unknown = [f"the option {option}, which tigon does not know," for option in _options_that_are_not_known(trainer)]
     _refuse(trainer, (trainer.args.use_liger_kernel, "use_liger_kernel"),
             (kind != "NO" and not kind.startswith("MULTI_"), f"processes of {kind}"),
             (getattr(trainer.accelerator, "parallelism_config", None) is not None, "a parallelism_config"),
-            (device != "cpu", f"a model on the device '{device}'"), *((True, option) for option in unknown))
+            (without, f"a model on the device '{device}', for which tigon has no {' and no '.join(without)},"),
+            *((True, option) for option in unknown))
     made = _TRL[name](trainer)
     if name != "GRPOTrainer":
         _refuse(trainer, *_no_plain_head(trainer))

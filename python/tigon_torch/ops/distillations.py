@@ -52,7 +52,7 @@ def fused_linear_jsd(x: Tensor, weight: Tensor, teacher_x: Tensor | None = None,
     """
     one_a_row("fused_linear_jsd", x, labels=labels)
     if labels is None:
-        target, ignore_index = torch.zeros(x.shape[:-1], dtype=torch.long), -100
+        target, ignore_index = torch.zeros(x.shape[:-1], dtype=torch.long, device=x.device), -100
     else:
         target = torch.where(labels == ignore_index, ignore_index, 0)  # which may be any numbers
     return _distillation("fused_linear_jsd", _JSD, x, weight, (teacher_x, teacher_weight, teacher_bias, teacher_logits),
