@@ -36,7 +36,7 @@ namespace rows {
 inline namespace TIGON_ABI {
 
 using simd::adds_to, simd::cached, simd::columns_of_pairs, simd::given_or, simd::in_f64, simd::map_reads;
-using simd::as_pack, simd::joined, simd::pack, simd::pack_size, simd::unrolled;
+using simd::as_pack, simd::joined, simd::pack, simd::pack_size, simd::unpacked, simd::unrolled;
 using simd::of_rows, simd::read_again, simd::reads, simd::rows_of, simd::saves, simd::writes;
 
 // Drivers.
@@ -181,7 +181,7 @@ struct row_reduction {
   template <class... V>
   TIGON_INLINE auto operator()(V... x) const {
     if constexpr (sizeof...(V) == X) {
-      return std::apply(
+      return unpacked(
           [&](const auto&... of_row) TIGON_LAMBDA {
             if constexpr (reduces<P, Known..., V...>)
               return p.reduce(of_row..., x...);
@@ -269,7 +269,7 @@ struct bound_program<P, of_rows<N...>, saves<S...>> {
       : p(program), numbers(from), to(output) {}
 
   TIGON_INLINE std::tuple<N...> numbers_of(std::size_t i) const {
-    return std::apply([i](auto... from) TIGON_LAMBDA { return std::tuple<N...>(from[i]...); }, numbers.p);
+    return unpacked([i](auto... from) TIGON_LAMBDA { return std::tuple<N...>(from[i]...); }, numbers.p);
   }
 
   // The sums of row i; the value that finish makes of them; what is saved of it; both.
@@ -282,7 +282,7 @@ struct bound_program<P, of_rows<N...>, saves<S...>> {
   }
   template <class Sum, class... State>
   TIGON_INLINE auto made(std::size_t i, const Sum& sum, const State&... state) const {
-    return std::apply(
+    return unpacked(
         [&](const auto&... of_row) TIGON_LAMBDA {
           if constexpr (finishes<P, State..., Sum, N...>)
             return p.finish(state..., sum, of_row...);
@@ -354,15 +354,15 @@ template <class P, class Row, class Bound, class... X, class... M, class... Y, c
 TIGON_NOINLINE void map_in_f64(P program, Row row, const Bound& bound, reads<X...> in, map_reads<M...> more,
                                writes<Y...> out, Sum... sums) {
   const bound_program wide(program, bound.numbers, bound.to);
-  std::apply(
+  unpacked(
       [&](auto first, auto... rest) TIGON_LAMBDA {
         const auto value = wide.value_of(row, reads(in_f64(first), rest...));
         const auto map = [&](auto... x) TIGON_LAMBDA { return as_pack(program.map(value, x...)); };
         const auto operands = std::tuple_cat(std::tuple(in_f64(first), rest...), more.x);
         const auto run = [&](auto... x) TIGON_LAMBDA {
-          std::apply([&](auto... y) TIGON_LAMBDA { row.map(reads(x..., sums...), writes(y..., sums...), map); }, out.y);
+          unpacked([&](auto... y) TIGON_LAMBDA { row.map(reads(x..., sums...), writes(y..., sums...), map); }, out.y);
         };
-        std::apply(run, operands);
+        unpacked(run, operands);
       },
       in.x);
 }

@@ -5,6 +5,7 @@
 #include <tigon/simd/vec.hpp>
 
 #include <cstddef>
+#include <tuple>
 #include <type_traits>
 #include <utility>
 
@@ -16,6 +17,13 @@ template <class R>
 inline constexpr std::size_t pack_size = 1;
 template <class V, std::size_t N>
 inline constexpr std::size_t pack_size<pack<V, N>> = N;
+
+/// f(the elements of a tuple): std::apply, always inlined.
+template <class F, class... T>
+TIGON_INLINE decltype(auto) unpacked(F f, const std::tuple<T...>& values) {
+  return [&]<std::size_t... K>(std::index_sequence<K...>)
+             TIGON_LAMBDA -> decltype(auto) { return f(std::get<K>(values)...); }(std::index_sequence_for<T...>{});
+}
 
 /// f(0), ..., f(N - 1) with constants for indices: an array that is indexed so is known to be registers from the start.
 template <std::size_t N, class F>

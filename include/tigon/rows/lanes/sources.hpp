@@ -271,13 +271,6 @@ TIGON_INLINE V larger(V a, V b) {
   return max(a, b);
 }
 
-// f(the elements of a tuple): std::apply, always inlined.
-template <class F, class... T>
-TIGON_INLINE decltype(auto) apply(F f, const std::tuple<T...>& values) {
-  return [&]<std::size_t... K>(std::index_sequence<K...>)
-             TIGON_LAMBDA -> decltype(auto) { return f(std::get<K>(values)...); }(std::index_sequence_for<T...>{});
-}
-
 // Vector loads of f32 may read what is stored as another type; lanes lie in the order of memory.
 #if defined(__x86_64__) || defined(__i386__)
 inline constexpr bool loads_any_type = true;
