@@ -64,9 +64,14 @@
 #define TIGON_DEVICE_CODE
 #endif
 
-// A function of a row that for_rows calls: empty on CPUs, and under nvcc, which forbids too many of them on the device.
-// What runs on a device is a struct of TIGON_INLINE functions.
+// A function of a row that for_rows calls. What runs on a device is a struct of TIGON_INLINE functions. g++ does not
+// always flatten what is called by functions that are always inlined, such as those of the driver of programs; clang++
+// takes no attribute in this place.
+#if defined(__GNUC__) && !defined(__clang__) && !defined(__INTEL_COMPILER) && !defined(TIGON_DEVICE_CODE)
+#define TIGON_FN __attribute__((always_inline))
+#else
 #define TIGON_FN
+#endif
 // What names a CPU's registers, or catches exceptions: for the host alone.
 #define TIGON_HOST_INLINE inline __attribute__((always_inline))
 #if defined(TIGON_DEVICE_CODE)

@@ -180,7 +180,7 @@ struct row_reduction {
   template <class... V>
   TIGON_INLINE auto operator()(V... x) const {
     if constexpr (sizeof...(V) == X) {
-      return std::apply(
+      return unpacked(
           [&](const auto&... of_row) TIGON_LAMBDA {
             if constexpr (reduces<P, Known..., V...>)
               return p.reduce(of_row..., x...);
@@ -229,7 +229,7 @@ struct bound_program<P, of_rows<N...>, saves<S...>> {
       : p(program), numbers(from), to(output) {}
 
   TIGON_INLINE std::tuple<N...> numbers_of(std::size_t i) const {
-    return std::apply([i](auto... from) TIGON_LAMBDA { return std::tuple<N...>(from[i]...); }, numbers.p);
+    return unpacked([i](auto... from) TIGON_LAMBDA { return std::tuple<N...>(from[i]...); }, numbers.p);
   }
 
   // The sums of row i; the value that finish makes of them; what is saved of it; both.
@@ -242,7 +242,7 @@ struct bound_program<P, of_rows<N...>, saves<S...>> {
   }
   template <class Sum, class... State>
   TIGON_INLINE auto made(std::size_t i, const Sum& sum, const State&... state) const {
-    return std::apply(
+    return unpacked(
         [&](const auto&... of_row) TIGON_LAMBDA {
           if constexpr (finishes<P, State..., Sum, N...>)
             return p.finish(state..., sum, of_row...);
@@ -355,33 +355,33 @@ TIGON_INLINE auto mapping(const P& p, const Value&... value) {
 template <std::size_t K, class Row, class X, class Y, class F>
 TIGON_INLINE void map_with_partials(const Row& row, const X& x, const Y& y, F f) {
   const auto map = [&]<std::size_t... k>(std::index_sequence<k...>, auto... from) TIGON_LAMBDA {
-    std::apply([&](auto... to)
-                   TIGON_LAMBDA { row.map(reads(from..., row.partial(k)...), writes(to..., row.partial(k)...), f); },
-               y);
+    unpacked([&](auto... to)
+                 TIGON_LAMBDA { row.map(reads(from..., row.partial(k)...), writes(to..., row.partial(k)...), f); },
+             y);
   };
-  std::apply([&](auto... from) TIGON_LAMBDA { map(std::make_index_sequence<K>{}, from...); }, x);
+  unpacked([&](auto... from) TIGON_LAMBDA { map(std::make_index_sequence<K>{}, from...); }, x);
 }
 /// A row of zeros in each output.
 template <class Row, class... Y>
 TIGON_INLINE void clear_outputs(const Row& row, const std::tuple<Y...>& outputs) {
   const auto zeros = [](auto zero) { return zero; };
   const auto clear = [&](auto y) TIGON_LAMBDA { row.map(reads(constant(0.0f)), writes(y), zeros); };
-  std::apply([&](auto... y) TIGON_LAMBDA { (clear(y), ...); }, outputs);
+  unpacked([&](auto... y) TIGON_LAMBDA { (clear(y), ...); }, outputs);
 }
 /// A row that `program` computes, in f64: reduced and mapped, and its numbers saved. Out of line: there are few.
 template <class P, class Row, class Bound, class... X, class... M, class... Y, class... Sum>
 TIGON_NOINLINE void map_in_f64(P program, Row row, const Bound& bound, reads<X...> in, map_reads<M...> more,
                                writes<Y...> out, Sum... sums) {
   const bound_program wide(program, bound.numbers, bound.to);
-  std::apply(
+  unpacked(
       [&](auto first, auto... rest) TIGON_LAMBDA {
         const auto value = wide.value_of(row, reads(in_f64(first), rest...));
         const auto map = [&](auto... x) TIGON_LAMBDA { return as_pack(program.map(value, x...)); };
         const auto operands = std::tuple_cat(std::tuple(in_f64(first), rest...), more.x);
         const auto run = [&](auto... x) TIGON_LAMBDA {
-          std::apply([&](auto... y) TIGON_LAMBDA { row.map(reads(x..., sums...), writes(y..., sums...), map); }, out.y);
+          unpacked([&](auto... y) TIGON_LAMBDA { row.map(reads(x..., sums...), writes(y..., sums...), map); }, out.y);
         };
-        std::apply(run, operands);
+        unpacked(run, operands);
       },
       in.x);
 }

@@ -35,10 +35,13 @@ TIGON_INLINE decltype(auto) unpacked(F f, const std::tuple<T...>& values) {
 }
 
 /// f(0), ..., f(N - 1) with constants for indices: an array that is indexed so is known to be registers from the start.
-template <std::size_t N, class F>
+template <std::size_t N, std::size_t First = 0, class F>
 TIGON_INLINE void unrolled(F f) {
-  [&]<std::size_t... K>(std::index_sequence<K...>)
-      TIGON_LAMBDA { (f(std::integral_constant<std::size_t, K>{}), ...); }(std::make_index_sequence<N>{});
+  if constexpr (First < N) f(std::integral_constant<std::size_t, First>{});
+  if constexpr (First + 1 < N) f(std::integral_constant<std::size_t, First + 1>{});
+  if constexpr (First + 2 < N) f(std::integral_constant<std::size_t, First + 2>{});
+  if constexpr (First + 3 < N) f(std::integral_constant<std::size_t, First + 3>{});
+  if constexpr (First + 4 < N) unrolled<N, First + 4>(f);
 }
 
 /// f(u, width) for a fold of U values into the first: u < width, and width is U / 2, U / 4, ..., 1.

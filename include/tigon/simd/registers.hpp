@@ -41,9 +41,10 @@ TIGON_INLINE V load_once(const T* p) {
   return v;
 }
 
-/// Nothing that follows is computed before here, and what was loaded before stays before: for a loop whose order is
-/// faster than the one that a compiler finds.
-TIGON_INLINE void order_barrier() { asm volatile("" ::: "memory"); }
+/// Nothing that follows is computed before here: for a loop whose order is faster than the one that a compiler finds.
+TIGON_INLINE void order_barrier() { asm volatile(""); }
+/// And what was loaded before here stays before.
+TIGON_INLINE void load_barrier() { asm volatile("" ::: "memory"); }
 
 /// Nothing that follows is computed before here, where the compiler orders instructions before it assigns registers, as
 /// g++ does on 64-bit ARM: it would load all operands of a step first, and spill sums for them.

@@ -163,7 +163,7 @@ struct kernel<op::mhc_coeffs, backends::generic> {
           const matrix_view<A> sum = part.cols_from(at - col, width);
           const matrix_view<T> out(dx.row(begin + row) + at, part.rows, width, dx.row_stride);
           for_rows<R, A>(own, part.rows, width, [=] TIGON_FN(auto line) {
-            const auto term = [=](std::size_t k) { return terms(k, line.i); };
+            const auto term = [=](std::size_t k) TIGON_LAMBDA { return terms(k, line.i); };
             detail::mhc_add_all(line, sum, terms.count(), term, sum, out);
           });
         }

@@ -33,9 +33,9 @@ struct kernel<op::mhc_post_res, backends::generic> {
     using A = accumulator_t<T>;
     const std::size_t n = h_post.cols;
     for_rows<B, A>(ctx, f.rows, f.cols, {.scratch = n < detail::mhc_terms ? 0u : 1u}, [=] TIGON_FN(auto row) {
-      detail::mhc_parts<B>(row, [=](auto part) {
+      detail::mhc_parts<B>(row, [=](auto part) TIGON_LAMBDA {
         for (std::size_t o = 0; o < n; ++o) {
-          const auto term = [=](std::size_t i) {
+          const auto term = [=](std::size_t i) TIGON_LAMBDA {
             return i < n ? detail::mhc_term<T, A>{detail::mhc_stream(x, n, i), row.at(h_res, o * n + i)}
                          : detail::mhc_term<T, A>{f, row.at(h_post, o)};
           };
@@ -53,27 +53,27 @@ struct kernel<op::mhc_post_res, backends::generic> {
     const std::size_t n = h_post.cols;
     const bool add = opt.dx == gradient::accumulate;
     for_rows<B, A>(ctx, f.rows, f.cols, {.scratch = n <= detail::mhc_terms ? 0u : 1u}, [=] TIGON_FN(auto row) {
-      const auto streams_of_x = [=](std::size_t i) { return detail::mhc_stream(x, n, i); };
-      const auto streams_of_dy = [=](std::size_t o) { return detail::mhc_stream(dy, n, o); };
+      const auto streams_of_x = [=](std::size_t i) TIGON_LAMBDA { return detail::mhc_stream(x, n, i); };
+      const auto streams_of_dy = [=](std::size_t o) TIGON_LAMBDA { return detail::mhc_stream(dy, n, o); };
       if (to.dh_res.data != nullptr)
         for (std::size_t o = 0; o < n; ++o)
-          detail::mhc_products(row, streams_of_dy(o), n, streams_of_x, [=](std::size_t i, double sum) {
+          detail::mhc_products(row, streams_of_dy(o), n, streams_of_x, [=](std::size_t i, double sum) TIGON_LAMBDA {
             if (row.first()) row.put(to.dh_res, o * n + i, static_cast<A>(sum));
           });
       if (to.dh_post.data != nullptr)
-        detail::mhc_products(row, f, n, streams_of_dy, [=](std::size_t o, double sum) {
+        detail::mhc_products(row, f, n, streams_of_dy, [=](std::size_t o, double sum) TIGON_LAMBDA {
           if (row.first()) row.put(to.dh_post, o, static_cast<A>(sum));
         });
-      detail::mhc_parts<B>(row, [=](auto part) {
+      detail::mhc_parts<B>(row, [=](auto part) TIGON_LAMBDA {
         if (to.df.data != nullptr)
           detail::mhc_add_all(
               part, constant(A(0)), n,
-              [=](std::size_t o) {
+              [=](std::size_t o) TIGON_LAMBDA {
                 return detail::mhc_term<T, A>{streams_of_dy(o), row.at(h_post, o)};
               },
               row.scratch(0), to.df);
         for (std::size_t i = 0; to.dx.data != nullptr && i < n; ++i) {
-          const auto term = [=](std::size_t o) {
+          const auto term = [=](std::size_t o) TIGON_LAMBDA {
             return detail::mhc_term<T, A>{streams_of_dy(o), row.at(h_res, o * n + i)};
           };
           const auto dx = detail::mhc_stream(to.dx, n, i);

@@ -24,11 +24,11 @@ struct kernel<op::mhc_pre, backends::generic> {
     using A = accumulator_t<T>;
     const std::size_t n = h_pre.cols;
     for_rows<B, A>(ctx, y.rows, y.cols, {.scratch = n <= detail::mhc_terms ? 0u : 1u}, [=] TIGON_FN(auto row) {
-      const auto term = [=](std::size_t h) {
+      const auto term = [=](std::size_t h) TIGON_LAMBDA {
         return detail::mhc_term<T, A>{detail::mhc_stream(x, n, h), row.at(h_pre, h)};
       };
-      detail::mhc_parts<B>(row,
-                           [=](auto part) { detail::mhc_add_all(part, constant(A(0)), n, term, row.scratch(0), y); });
+      detail::mhc_parts<B>(
+          row, [=](auto part) TIGON_LAMBDA { detail::mhc_add_all(part, constant(A(0)), n, term, row.scratch(0), y); });
     });
   }
 
@@ -40,8 +40,8 @@ struct kernel<op::mhc_pre, backends::generic> {
     for_rows<B, accumulator_t<T>>(ctx, dy.rows, dy.cols, [=] TIGON_FN(auto row) {
       if (to.dh_pre.data != nullptr)
         detail::mhc_products(
-            row, dy, n, [=](std::size_t h) { return detail::mhc_stream(x, n, h); },
-            [=](std::size_t h, double sum) {
+            row, dy, n, [=](std::size_t h) TIGON_LAMBDA { return detail::mhc_stream(x, n, h); },
+            [=](std::size_t h, double sum) TIGON_LAMBDA {
               if (row.first()) row.put(to.dh_pre, h, static_cast<accumulator_t<T>>(sum));
             });
       if (to.dx.data == nullptr) return;
@@ -49,9 +49,10 @@ struct kernel<op::mhc_pre, backends::generic> {
         const auto w = row.at(h_pre, h);
         const auto dx = detail::mhc_stream(to.dx, n, h);
         if (add)
-          row.map(reads(dy, dx), writes(dx), [=](auto d, auto old) { return fma(d, decltype(d)(w), old); });
+          row.map(reads(dy, dx), writes(dx),
+                  [=](auto d, auto old) TIGON_LAMBDA { return fma(d, decltype(d)(w), old); });
         else
-          row.map(reads(dy), writes(dx), [=](auto d) { return d * w; });
+          row.map(reads(dy), writes(dx), [=](auto d) TIGON_LAMBDA { return d * w; });
       }
     });
   }

@@ -42,7 +42,7 @@ inline constexpr std::size_t mhc_terms = 5;
 
 /// f(integral_constant of count), 1 <= count <= Most.
 template <std::size_t Most, class F>
-TIGON_INLINE void mhc_with_count(std::size_t count, F f) {
+TIGON_INLINE void mhc_with_count(std::size_t count, const F& f) {
   if constexpr (Most > 1)
     if (count < Most) return mhc_with_count<Most - 1>(count, f);
   f(std::integral_constant<std::size_t, Most>{});
@@ -54,7 +54,7 @@ TIGON_INLINE void mhc_add(Row row, X sum, std::size_t first, Term term, Y to) {
   using A = decltype(term(0).weight);
   [&]<std::size_t... k>(std::index_sequence<k...>) TIGON_LAMBDA {
     const std::array<A, K> weight{term(first + k).weight...};
-    row.map(reads(sum, term(first + k).from...), writes(to), [=](auto s, auto... x) {
+    row.map(reads(sum, term(first + k).from...), writes(to), [=](auto s, auto... x) TIGON_LAMBDA {
       std::size_t at = 0;
       ((s = fma(x, decltype(s)(weight[at++]), s)), ...);
       return s;
@@ -67,9 +67,11 @@ TIGON_INLINE void mhc_add(Row row, X sum, std::size_t first, Term term, Y to) {
 template <class Row, class X, class Term, class S, class Y>
 TIGON_INLINE void mhc_add_all(Row row, X sum, std::size_t count, Term term, S scratch, Y to) {
   if (count <= mhc_terms)
-    return mhc_with_count<mhc_terms>(count, [=](auto k) { mhc_add<decltype(k)::value>(row, sum, 0, term, to); });
+    return mhc_with_count<mhc_terms>(count,
+                                     [=](auto k) TIGON_LAMBDA { mhc_add<decltype(k)::value>(row, sum, 0, term, to); });
   std::size_t first = (count - 1) % mhc_terms + 1;
-  mhc_with_count<mhc_terms>(first, [=](auto k) { mhc_add<decltype(k)::value>(row, sum, 0, term, scratch); });
+  mhc_with_count<mhc_terms>(first,
+                            [=](auto k) TIGON_LAMBDA { mhc_add<decltype(k)::value>(row, sum, 0, term, scratch); });
   for (; first + mhc_terms < count; first += mhc_terms) mhc_add<mhc_terms>(row, scratch, first, term, scratch);
   mhc_add<mhc_terms>(row, scratch, first, term, to);
 }
@@ -83,12 +85,13 @@ TIGON_INLINE void mhc_products(Row row, matrix_view<const T> g, std::size_t coun
   for (std::size_t k = 0; k < count; k += together) {
     std::array<double, together> total{};
     const std::size_t n = std::min(together, count - k);
-    const auto at = [=](std::size_t j) { return of(k + std::min(j, n - 1)); };
+    const auto at = [=](std::size_t j) TIGON_LAMBDA { return of(k + std::min(j, n - 1)); };
     for (std::size_t first = 0; first < row.cols; first += width) {
       const auto part = row.part(first, std::min(width, row.cols - first));
-      const auto sums = part.sum(reads(g, at(0), at(1), at(2), at(3)), [](auto d, auto x0, auto x1, auto x2, auto x3) {
-        return pack{d * x0, d * x1, d * x2, d * x3};
-      });
+      const auto sums =
+          part.sum(reads(g, at(0), at(1), at(2), at(3)), [](auto d, auto x0, auto x1, auto x2, auto x3) TIGON_LAMBDA {
+            return pack{d * x0, d * x1, d * x2, d * x3};
+          });
       for (std::size_t j = 0; j < together; ++j) total[j] += static_cast<double>(sums[j]);
     }
     for (std::size_t j = 0; j < n; ++j) put(k + j, total[j]);

@@ -33,7 +33,7 @@ struct reducing {
   template <class Ignore>
   TIGON_INLINE void add(state& s, std::size_t j, std::size_t more, Ignore ignore) const {
     auto r =
-        std::apply([&](auto... from) TIGON_LAMBDA { return as_pack(f(from.template load<V>(j, more, ignore)...)); }, x);
+        unpacked([&](auto... from) TIGON_LAMBDA { return as_pack(f(from.template load<V>(j, more, ignore)...)); }, x);
     unrolled<K>([&](auto k) TIGON_LAMBDA {
       keep_in_register(r.v[k]);
       s.sum.v[k] = s.sum.v[k] + kept(r.v[k], V(0), ignore);
@@ -78,7 +78,7 @@ struct declared_reduction {
   // Adds what the columns from `first` on contribute to the sums at `total`.
   template <class B>
   TIGON_INLINE auto side_work(std::size_t row, std::size_t first, double* total) const {
-    return std::apply(
+    return unpacked(
         [&](auto... from) TIGON_LAMBDA {
           const place at{row, first};
           using reducing = reducing<vec_of<B, X...>, sums<B>, decltype(f(row)), decltype(source<B>(from, at))...>;
@@ -90,7 +90,7 @@ struct declared_reduction {
   // `ahead` rows further down.
   template <class B, class A, bool Prefetches>
   TIGON_INLINE std::array<A, sums<B>> total(std::size_t row, std::size_t cols, std::size_t ahead) const {
-    return std::apply(
+    return unpacked(
         [&](auto... from) TIGON_LAMBDA {
           const auto operand = [](auto given) TIGON_LAMBDA {
             if constexpr (Prefetches)
@@ -188,7 +188,7 @@ struct declared_map {
   TIGON_INLINE bool together(std::size_t i, std::size_t cols, std::size_t ahead, const Values& values,
                              Sums... sums) const {
     const auto sources = [&](std::size_t row) TIGON_LAMBDA {
-      return std::apply(
+      return unpacked(
           [&](auto... from) TIGON_LAMBDA {
             return std::make_tuple(source<B>(from, {row, 0, matrices_of<X...>, ahead})...);
           },

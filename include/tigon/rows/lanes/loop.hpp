@@ -267,7 +267,7 @@ TIGON_INLINE auto map_columns(map_course on, const SideWork& side, std::tuple<Si
   using results = map_results<V, W, K, Maxima>;
   const auto join = [](auto a, const auto& b) TIGON_LAMBDA { return results::join(a, b); };
   const auto barrier = []() TIGON_LAMBDA {
-    if constexpr (plan.in_order) order_barrier();
+    if constexpr (plan.in_order) load_barrier();
   };
   const auto prefetch = [&](std::size_t j) TIGON_LAMBDA {
     if constexpr (SideWork::prefetches) {

@@ -35,7 +35,7 @@ struct rows_step<V, R, U, K, F, std::tuple<Source...>> {
   template <class I, class Load>
   TIGON_INLINE auto call(I r, Load load, const sums& sum) const {
     return [&]<std::size_t... k>(std::index_sequence<k...>) TIGON_LAMBDA {
-      return std::apply([&](auto... from) TIGON_LAMBDA { return f[r](load(from)..., sum.v[k]...); }, x[r]);
+      return unpacked([&](auto... from) TIGON_LAMBDA { return f[r](load(from)..., sum.v[k]...); }, x[r]);
     }(std::make_index_sequence<K>{});
   }
   // The first operand of a step of columns, and what is prepared of it.
@@ -51,9 +51,9 @@ struct rows_step<V, R, U, K, F, std::tuple<Source...>> {
   template <class I, class First, class Load>
   TIGON_INLINE auto finished(I r, const First& first, Load load, const sums& sum) const {
     return [&]<std::size_t... k>(std::index_sequence<k...>) TIGON_LAMBDA {
-      return std::apply([&](auto, auto... from)
-                            TIGON_LAMBDA { return f[r].rest(first.second, first.first, load(from)..., sum.v[k]...); },
-                        x[r]);
+      return unpacked([&](auto, auto... from)
+                          TIGON_LAMBDA { return f[r].rest(first.second, first.first, load(from)..., sum.v[k]...); },
+                      x[r]);
     }(std::make_index_sequence<K>{});
   }
   template <int Level>
@@ -80,7 +80,7 @@ TIGON_INLINE bool map_together(std::size_t cols, const std::array<Sink, R>& y, c
   unrolled<R>([&](auto r) TIGON_LAMBDA {
     wanted =
         wanted &&
-        std::apply([&](auto... from) TIGON_LAMBDA { return y[r].streams(B::row.stream_bytes, from.begin()...); }, x[r]);
+        unpacked([&](auto... from) TIGON_LAMBDA { return y[r].streams(B::row.stream_bytes, from.begin()...); }, x[r]);
     possible = possible && y[r].template head<V>() == 0;
   });
   if (wanted && !possible) return false;

@@ -153,7 +153,7 @@ void combine_partial_rows(context& ctx, std::size_t cols, const A* partials, std
     const auto combine = [&]<class G>(parameter_gradient<G> g) {
       partial_rows<B, A, G>{partials + k++ * row, tasks, sums * row, g}.combine(begin, end);
     };
-    std::apply([&](auto... g) { (combine(g), ...); }, gradients.g);
+    unpacked([&](auto... g) { (combine(g), ...); }, gradients.g);
   });
 }
 

@@ -44,7 +44,7 @@ TIGON_INLINE auto reduced_first(X x) {
 // An operand of a map of rows that were just reduced.
 template <class... X>
 TIGON_INLINE std::tuple<cached<X>...> just_read(std::tuple<X...> operands) {
-  return std::apply([](auto... x) TIGON_LAMBDA { return std::tuple(cached<X>{x}...); }, operands);
+  return unpacked([](auto... x) TIGON_LAMBDA { return std::tuple(cached<X>{x}...); }, operands);
 }
 
 // Matrices that map alone reads: the reduction pulls them into the cache with its own.
@@ -78,7 +78,7 @@ bool rows_begin_lines(matrix_view<T> m) {
 // Whether the reduction may store that output: no operand begins there, nor another output, which would be overwritten.
 template <class T, class... X>
 bool reduction_may_write(matrix_view<T> first, const std::tuple<X...>& others) {
-  return rows_begin_lines(first) && std::apply([&](auto... x) { return !(begins_with(first, x) || ...); }, others);
+  return rows_begin_lines(first) && unpacked([&](auto... x) { return !(begins_with(first, x) || ...); }, others);
 }
 
 // The sums of a row whose reduction stores what needs none.
@@ -130,7 +130,7 @@ void reduce_map_direct(context& ctx, const Bound& bound, reads<X...> in, map_rea
     run(declared_reduction(reduction, in.x),
         [=] TIGON_FN(auto row, auto sum) { map(row, operands, bound.finished(row.i, sum)); });
   } else {
-    const auto again = std::apply([](auto... x) { return reads(reduced_first(x)...); }, in.x);
+    const auto again = unpacked([](auto... x) { return reads(reduced_first(x)...); }, in.x);
     run(imperative_reduction{},
         [=] TIGON_FN(auto row) { map(row, std::tuple_cat(just_read(in.x), more.x), bound.value_of(row, again)); });
   }
@@ -147,7 +147,7 @@ struct maps_in_f64 : MapOf {
     requires(std::invoke_result_t<MapOf, std::size_t, Made>::in_f64)
   TIGON_INLINE void map_in_f64(const Row& row, const Made& made, Sums... sums) const {
     const auto value = std::get<0>((*this)(row.i, made).value);
-    std::apply([&](auto... group) { map_if_in_f64(row, bound, value, group..., sums...); }, groups);
+    unpacked([&](auto... group) { map_if_in_f64(row, bound, value, group..., sums...); }, groups);
   }
 };
 
@@ -160,7 +160,7 @@ void reduce_rows(context& ctx, const Bound& bound, reads<X...> in, reduce_writes
     if constexpr (sizeof...(Y) == 0) {
       (void)bound.value_of(row, in);
     } else {
-      const auto output = std::apply([](auto... y) TIGON_LAMBDA { return writes(y...); }, direct.y);
+      const auto output = unpacked([](auto... y) TIGON_LAMBDA { return writes(y...); }, direct.y);
       (void)bound.value_after(row, reduced_and_written(bound, row, in, output), in);
     }
   });
@@ -175,14 +175,14 @@ void reduce_and_map(context& ctx, const Bound& bound, reads<X...> in, map_reads<
     run_rows<B, typename V::value_type>(ctx, of.rows, of.cols, reduction, map, gradients);
   };
   if constexpr (Declared) {
-    const auto touched = std::apply([](auto... m) { return std::tuple_cat(touched_matrix(m)...); }, more.x);
+    const auto touched = unpacked([](auto... m) { return std::tuple_cat(touched_matrix(m)...); }, more.x);
     const auto reduction = [=](std::size_t i) TIGON_LAMBDA { return bound.template reduction<sizeof...(X)>(i); };
     const auto map_of = [=](std::size_t i, auto sum)
                             TIGON_LAMBDA { return mapping<V>(bound.p, bound.finished(i, sum)); };
     run(declared_reduction(reduction, std::tuple_cat(in.x, touched)),
         declared_map(out, maps_in_f64(map_of, bound, in, more, out), std::tuple_cat(in.x, more.x)));
   } else {
-    const auto again = std::apply([](auto... x) { return reads(reduced_first(x)...); }, in.x);
+    const auto again = unpacked([](auto... x) { return reads(reduced_first(x)...); }, in.x);
     const auto map_of = [=](std::size_t, auto of_row) TIGON_LAMBDA { return mapping<V>(bound.p, of_row); };
     run(row_value([=] TIGON_FN(const auto& row) { return bound.value_of(row, again); }),
         declared_map(out, maps_in_f64(map_of, bound, in, more, out), std::tuple_cat(just_read(in.x), more.x)));
@@ -199,7 +199,7 @@ void rows_on_lanes<B>::reduce_map(context& ctx, P program, Group... groups) {
   const auto direct = group<reduce_writes>(groups...);
   const auto kept = group<kept_rows>(groups...);
   const bound_program bound(program, group<of_rows>(groups...), group<saves>(groups...));
-  const extents of = std::apply([](auto... x) { return first_extents(x...); }, in.x);
+  const extents of = unpacked([](auto... x) { return first_extents(x...); }, in.x);
   const rows_of_all rows = rows_beside(of.rows, groups...);
   constexpr bool adds = (is_adds_to<Group> || ...);
   constexpr bool maps = std::tuple_size_v<decltype(out.y)> != 0 || adds;
@@ -221,7 +221,7 @@ void rows_on_lanes<B>::map_rows(context& ctx, P program, reads<X...> in, writes<
   const auto of_columns = mapping<V>(program);
   const auto map_of = [=](std::size_t, int) TIGON_LAMBDA { return of_columns; };
   const declared_map maps(out, map_of, in.x);
-  const extents of = std::apply([](auto... operand) { return first_extents(operand...); }, std::tuple_cat(out.y, in.x));
+  const extents of = unpacked([](auto... operand) { return first_extents(operand...); }, std::tuple_cat(out.y, in.x));
   const auto gradients = group<adds_to>(groups...);
   const auto kept = group<kept_rows>(groups...);
   constexpr std::size_t K = std::tuple_size_v<decltype(gradients.g)>;

@@ -98,7 +98,7 @@ class row_worker {
   /// y[j]... = f(x[j]...); f returns a pack where there are several outputs. Outputs may be operands.
   template <class... X, class... Y, class F>
   TIGON_INLINE void map(reads<X...> in, writes<Y...> out, F f) const {
-    std::apply([&](auto... x) TIGON_LAMBDA { (void)write<0>(out, f, x...); }, in.x);
+    unpacked([&](auto... x) TIGON_LAMBDA { (void)write<0>(out, f, x...); }, in.x);
   }
 
   /// Map and sum in one pass: f returns a pack whose first vectors go to the outputs and whose others are summed.
@@ -106,7 +106,7 @@ class row_worker {
   /// seen.
   template <std::size_t Maxima = 0, class... X, class... Y, class F>
   TIGON_INLINE auto map_sum(reads<X...> in, writes<Y...> out, F f) const {
-    return std::apply(
+    return unpacked(
         [&](auto... x) TIGON_LAMBDA {
           using R = decltype(f(detail::source<B>(x, at_).template load<detail::vec_of<B, X...>>(0)...));
           constexpr std::size_t K = pack_size<R> - sizeof...(Y);
@@ -217,7 +217,7 @@ class row_worker {
   // reduced the last are maxima, the others sums.
   template <std::size_t K, std::size_t Maxima = 0, class... Y, class F, class... X>
   TIGON_INLINE auto write(writes<Y...> out, F f, X... x) const {
-    const auto y = std::apply([&](auto... to) TIGON_LAMBDA { return std::tuple(detail::sink(to, at_)...); }, out.y);
+    const auto y = unpacked([&](auto... to) TIGON_LAMBDA { return std::tuple(detail::sink(to, at_)...); }, out.y);
     return write_to<K, Maxima>(y, (detail::was_read(x) || ...), f, detail::source<B>(x, beside<X...>())...);
   }
   template <std::size_t K, std::size_t Maxima, class... Sink, class F, class... Source>

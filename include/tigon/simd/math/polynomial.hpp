@@ -146,9 +146,8 @@ struct constants<double> {
 template <class V, class A, std::size_t N>
 TIGON_INLINE V polynomial(V x, const std::array<A, N>& c) {
   V p(c[N - 1]);
-  [&]<std::size_t... I>(std::index_sequence<I...>) {
-    ((p = fma(p, x, V(c[N - 2 - I]))), ...);
-  }(std::make_index_sequence<N - 1>());
+  [&]<std::size_t... I>(std::index_sequence<I...>)
+      TIGON_LAMBDA { ((p = fma(p, x, V(c[N - 2 - I]))), ...); }(std::make_index_sequence<N - 1>());
   return p;
 }
 
@@ -156,9 +155,8 @@ TIGON_INLINE V polynomial(V x, const std::array<A, N>& c) {
 template <class V, class A, std::size_t N>
 TIGON_INLINE V monic_polynomial(V x, const std::array<A, N>& c) {
   V p = x + V(c[N - 1]);
-  [&]<std::size_t... I>(std::index_sequence<I...>) {
-    ((p = fma(p, x, V(c[N - 2 - I]))), ...);
-  }(std::make_index_sequence<N - 1>());
+  [&]<std::size_t... I>(std::index_sequence<I...>)
+      TIGON_LAMBDA { ((p = fma(p, x, V(c[N - 2 - I]))), ...); }(std::make_index_sequence<N - 1>());
   return p;
 }
 
