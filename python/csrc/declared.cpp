@@ -141,7 +141,7 @@ void run_kernel(std::string op, std::string names, int64_t read, std::vector<may
     if (reads)
       convert(op, name, kinds[i], t, first, to);
     else if (t.scalar_type() != to)
-      t = make(t, sizes(t), to);
+      t = torch::stable::to(t, to);  // with its numbers: a kernel in place reads them, or leaves them as they are
     operands[i] = operand_of(op, name, kinds[i], t);
     if (!reads && t.data_ptr() != came.data_ptr()) copied.emplace_back(came, t);
   }

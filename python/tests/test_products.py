@@ -1,6 +1,7 @@
 """Linear layers on a GPU (apply/products.py), on the model of a GPU, whose memory is the host's: TIGON_TORCH_MODEL, as
 test_cuda.py sets it. Without it the kernels that these need are not there."""
 import copy
+import itertools
 import os
 import pickle
 import sys
@@ -194,9 +195,10 @@ def test_the_norm_before_the_next_layer_comes_with_the_sum(model, recompute, mon
 
 
 def test_times_upstream():
-    """The gradients of a loss that were made in forward, multiplied in place; where the number is 1 they are left alone."""
-    for shape in ((3, 8), (7,), (5, 513)):
-        g = torch.randn(shape)
+    """The gradients of a loss that were made in forward, multiplied in place; where the number is 1 they are left alone.
+    f16 may be computed in f32."""
+    for shape, dtype in itertools.product(((3, 8), (7,), (5, 513)), (torch.float32, torch.float16)):
+        g = torch.randn(shape).to(dtype)
         kept = g.clone()
         for number in (1.0, -0.375):
             torch.ops.tigon.run_kernel("times_upstream", "upstream", 1, [torch.tensor(number), g], [])
