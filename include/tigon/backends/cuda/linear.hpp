@@ -90,9 +90,11 @@ class linear_chunks {
     const std::size_t sums = layer_sums::bytes(hidden, vocab, chunks.count, trains, dw == sums_kept::in_workspace) +
                              (dw == sums_kept::half_in_dw ? halves::bytes(vocab, hidden) : 0);
     if (!trains) return sums + product;
-    return sums +
-           (dw == sums_kept::rows ? bytes_of_rows(hidden, vocab, chunks.all)
-                                  : workspace::bytes_for<X>(chunks.rows, hidden)) +
+    // x of as many rows as are kept, or would be of fewer, which then take no more than this.
+    const std::size_t kept_rows =
+        vocab == 0 ? 0 : std::min(chunks.all, sums_bytes(hidden, vocab, chunks, of) / (vocab * sizeof(D)));
+    return sums + (dw == sums_kept::rows ? workspace::bytes_for<D>(chunks.all, vocab) : 0) +
+           workspace::bytes_for<X>(std::max(chunks.rows, kept_rows), hidden) +
            std::max(product, simd::most_partials_workspace<B, A>(chunks.rows, vocab, 1));
   }
 
@@ -114,16 +116,16 @@ class linear_chunks {
       const matrix_view<X> x = shared_x_.rows_from(kept_ == sums_kept::rows ? done_ : 0, d.rows);
       const matrix_view<const X> from = head_.x.rows_from(begin, d.rows);
       if (head_.x.cols != 0) launch(ctx_, copy_rows_with_share<D, X>, rows, threads, of, from, x);
-      const auto add_share = [&](matrix_view<const D> share, auto to, bool more) { share_product(share, x, to, more); };
       if (kept_ == sums_kept::rows) {
         done_ += d.rows;
       } else if (kept_ == sums_kept::nowhere) {
-        add_share(of, out_.dw, false);
+        share_product(of, x, out_.dw, false);
       } else if (kept_ == sums_kept::in_workspace) {
         const auto [to, more] = sums_.dw.next(ctx_);
-        add_share(of, to, more);
+        share_product(of, x, to, more);
       } else if constexpr (halves::exist) {
-        halves_.each([&](matrix_view<A> to, std::size_t row) { add_share(of.cols_from(row, to.rows), to, any_); });
+        halves_.each(
+            [&](matrix_view<A> to, std::size_t row) { share_product<A>(of.cols_from(row, to.rows), x, to, any_); });
       }
     }
     sums_.add_bias(of, ctx_);
@@ -154,18 +156,20 @@ class linear_chunks {
   /// logits are kept in their place, for one product, where they take no more memory. A product for each chunk reads
   /// and writes the sums, and is slower.
   enum class sums_kept { nowhere, in_workspace, half_in_dw, rows };
-  static constexpr sums_kept kept(std::size_t hidden, std::size_t vocab, chunks_of_rows chunks, parameters of) {
-    const bool overwritten = of == parameters::overwritten;
-    if (overwritten && chunks.count <= 1) return sums_kept::nowhere;
-    const std::size_t elements = workspace::product(vocab, hidden);
-    const bool halved = overwritten && halves::exist && !layer_sums::sums::many(elements, chunks.count, false);
-    const std::size_t sums =
-        halved ? halves::bytes(vocab, hidden) : layer_sums::sums::bytes(elements, chunks.count, layer_sums::wide);
-    if (chunks.count > 1 && workspace::bytes_for<D>(chunks.all, vocab) <= sums) return sums_kept::rows;
-    return halved ? sums_kept::half_in_dw : sums_kept::in_workspace;
+  static constexpr bool halved(std::size_t hidden, std::size_t vocab, chunks_of_rows chunks, parameters of) {
+    return of == parameters::overwritten && halves::exist &&
+           !layer_sums::sums::many(workspace::product(vocab, hidden), chunks.count, false);
   }
-  static constexpr std::size_t bytes_of_rows(std::size_t hidden, std::size_t vocab, std::size_t rows) {
-    return workspace::bytes_for<D>(rows, vocab) + workspace::bytes_for<X>(rows, hidden);
+  static constexpr std::size_t sums_bytes(std::size_t hidden, std::size_t vocab, chunks_of_rows chunks, parameters of) {
+    return halved(hidden, vocab, chunks, of)
+               ? halves::bytes(vocab, hidden)
+               : layer_sums::sums::bytes(workspace::product(vocab, hidden), chunks.count, layer_sums::wide);
+  }
+  static constexpr sums_kept kept(std::size_t hidden, std::size_t vocab, chunks_of_rows chunks, parameters of) {
+    if (of == parameters::overwritten && chunks.count <= 1) return sums_kept::nowhere;
+    if (chunks.count > 1 && workspace::bytes_for<D>(chunks.all, vocab) <= sums_bytes(hidden, vocab, chunks, of))
+      return sums_kept::rows;
+    return halved(hidden, vocab, chunks, of) ? sums_kept::half_in_dw : sums_kept::in_workspace;
   }
 #if defined(TIGON_CUDA_MODEL)
   static constexpr std::size_t workspace_bytes = 0;
