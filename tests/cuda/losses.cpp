@@ -197,6 +197,8 @@ TEST(cuda_losses, few_rows_take_less_memory_than_sums_of_dw) {
   for (const auto of : {parameters::overwritten, parameters::trained})
     for (const std::size_t rows : {9u, 16u, 48u, 64u, 96u, 128u})
       EXPECT_LE(bytes(rows, of), (of == parameters::trained ? sums : bytes(1000, of))) << rows;
+  for (const auto of : {parameters::overwritten, parameters::trained})
+    for (std::size_t rows = 9; rows < 160; ++rows) EXPECT_LE(bytes(rows, of), bytes(rows + 1, of)) << rows;
   EXPECT_LE(bytes(16, parameters::overwritten) + 30 * hidden * sizeof(float), bytes(1000, parameters::overwritten));
 }
 TEST(cuda_losses, ignored_rows_that_are_not_finite) {
