@@ -40,6 +40,7 @@ struct cublas_product {
   bool a_transposed, b_transposed;
   cudaDataType_t type, c_type;  ///< of a and b; of c
   double alpha, beta;
+  const void *device_alpha, *device_beta;  ///< in their place, in the device's memory; or null
 };
 
 /// cuBLASLt's handle of a GPU, and the algorithms that it has chosen for shapes.
@@ -74,6 +75,7 @@ class cublas {
     const descriptor of(in_f64 ? CUBLAS_COMPUTE_64F : CUBLAS_COMPUTE_32F, in_f64 ? CUDA_R_64F : CUDA_R_32F);
     of.set(CUBLASLT_MATMUL_DESC_TRANSA, p.b_transposed ? CUBLAS_OP_T : CUBLAS_OP_N);
     of.set(CUBLASLT_MATMUL_DESC_TRANSB, p.a_transposed ? CUBLAS_OP_T : CUBLAS_OP_N);
+    if (p.device_alpha != nullptr) of.set(CUBLASLT_MATMUL_DESC_POINTER_MODE, CUBLASLT_POINTER_MODE_DEVICE);
     if (p.bias != nullptr) {
       of.set(CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
       of.set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, p.bias);
@@ -84,8 +86,12 @@ class cublas {
     const layout out(p.c_type, p.n, p.m, p.c_stride);
     const cublasLtMatmulAlgo_t algorithm = chosen(p, of, left, right, out);
     const float alpha32 = static_cast<float>(p.alpha), beta32 = static_cast<float>(p.beta);
-    const void* const alpha = in_f64 ? static_cast<const void*>(&p.alpha) : &alpha32;
-    const void* const beta = in_f64 ? static_cast<const void*>(&p.beta) : &beta32;
+    const void* const alpha = p.device_alpha != nullptr ? p.device_alpha
+                              : in_f64                  ? static_cast<const void*>(&p.alpha)
+                                                        : &alpha32;
+    const void* const beta = p.device_alpha != nullptr ? p.device_beta
+                             : in_f64                  ? static_cast<const void*>(&p.beta)
+                                                       : &beta32;
     expect_success(cublasLtMatmul(handle_, of.of, alpha, p.b, left.of, p.a, right.of, beta, p.c, out.of, p.c, out.of,
                                   &algorithm, scratch, own_bytes, stream),
                    "a product");
@@ -138,7 +144,7 @@ class cublas {
                               const layout& out) {
     using key = std::array<std::size_t, 12>;
     const std::size_t flags = (p.a_transposed ? 1u : 0u) | (p.b_transposed ? 2u : 0u) | (p.bias != nullptr ? 4u : 0u) |
-                              (p.beta != 0 ? 8u : 0u);
+                              (p.beta != 0 ? 8u : 0u) | (p.device_alpha != nullptr ? 16u : 0u);
     const key k{p.m,
                 p.n,
                 p.k,

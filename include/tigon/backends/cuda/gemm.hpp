@@ -18,6 +18,12 @@ inline namespace TIGON_ABI {
 /// Rows and columns of c that a block of plain_product makes, and terms that it adds up in A before they go to f64.
 inline constexpr unsigned plain_tile = 16;
 
+/// A number in the device's memory that multiplies a product in place of alpha, and what beta then points to.
+template <class A>
+struct product_factor {
+  A value, zero, one;
+};
+
 /// op(m)
 template <class T>
 struct plain_operand {
@@ -28,11 +34,11 @@ struct plain_operand {
     return static_cast<A>(transposed ? m.row(j)[i] : m.row(i)[j]);
   }
 };
-/// c = alpha op(a) op(b) + beta c + bias: one element a thread.
+/// c = alpha op(a) op(b) + beta c + bias: one element a thread. `factor` may be null.
 template <class TA, class TB, class TC>
 __global__ void __launch_bounds__(plain_tile* plain_tile)
     plain_product(plain_operand<TA> a, plain_operand<TB> b, const TC* bias, matrix_view<TC> c, std::size_t depth,
-                  double alpha, double beta) {
+                  double alpha, double beta, const product_factor<accumulator_t<TC>>* factor) {
   using A = accumulator_t<TC>;
   __shared__ A of_a[plain_tile][plain_tile + 1], of_b[plain_tile][plain_tile + 1];
   const unsigned y = threadIdx.y, x = threadIdx.x;
@@ -51,7 +57,7 @@ __global__ void __launch_bounds__(plain_tile* plain_tile)
   }
   if (i >= c.rows || j >= c.cols) return;
   TC& to = c.row(i)[j];
-  double value = alpha * sum;
+  double value = (factor == nullptr ? alpha : static_cast<double>(factor->value)) * sum;
   if (beta != 0) value += beta * static_cast<double>(static_cast<A>(to));
   if (bias != nullptr) value += static_cast<double>(static_cast<A>(bias[j]));
   to = as_element<TC>(static_cast<A>(value));
@@ -97,6 +103,12 @@ struct kernel<op::gemm, backends::cuda> : detail::gemm_kernel {
                       const Epilogue&, gemm_options opt, context& ctx) {
     static_assert(std::same_as<Epilogue, no_epilogue>,
                   "tigon: on cuda a product has no epilogue: its parts are not on the host");
+    run<B, TA, TB, TC>(a, b, bias, c, opt, nullptr, ctx);
+  }
+  /// The same. `factor`, if it is not null, takes the place of alpha, and beta is 0 or 1.
+  template <backend B, element TA, element TB, element TC>
+  static void run(matrix_view<const TA> a, gemm_operand<TB> b, in_vector<TC> bias, matrix_view<TC> c, gemm_options opt,
+                  const gpu::product_factor<accumulator_t<TC>>* factor, context& ctx) {
     const std::size_t m = c.rows, n = c.cols, k = gemm_detail::cols_of(a, opt.a);
     if (m == 0 || n == 0) return;
     const bool a_transposed = opt.a == transpose::yes, b_transposed = opt.b == transpose::yes;
@@ -122,14 +134,16 @@ struct kernel<op::gemm, backends::cuda> : detail::gemm_kernel {
                                           gpu::cuda_type<TA>(),
                                           gpu::cuda_type<TC>(),
                                           opt.alpha,
-                                          opt.beta};
+                                          opt.beta,
+                                          factor == nullptr ? nullptr : &factor->value,
+                                          factor == nullptr ? nullptr : &(opt.beta == 0 ? factor->zero : factor->one)};
         return gpu::cublas::of_this_device().run(product, scratch, gpu::stream_of(ctx));
       }
 #endif
     const auto tiles = [](std::size_t extent) { return gpu::blocks(tigon::detail::ceil_div(extent, gpu::plain_tile)); };
     gpu::launch(ctx, gpu::plain_product<TA, TB, TC>, dim3(tiles(n), tiles(m)), dim3(gpu::plain_tile, gpu::plain_tile),
                 gpu::plain_operand<TA>{a, a_transposed}, gpu::plain_operand<TB>{b.view, b_transposed}, bias.data, c, k,
-                opt.alpha, opt.beta);
+                opt.alpha, opt.beta, factor);
   }
 };
 
