@@ -5,6 +5,7 @@
 
 #include <tigon/backends/cuda/gemm.hpp>
 #include <tigon/backends/cuda/halved_sums.hpp>
+#include <tigon/backends/cuda/tokens.hpp>
 // Behind it: it says how these are compiled.
 #include <tigon/gemm/chunk_sums.hpp>
 #include <tigon/losses/linear/chunked_linear.hpp>
@@ -32,25 +33,44 @@ TIGON_DEVICE_INLINE bool has_no_share(const D* d, std::size_t vocab, const T* x,
     any = any || !(static_cast<accumulator_t<D>>(d[j]) == accumulator_t<D>(0));
   return __syncthreads_or(any) == 0;
 }
+/// A factor of the gradients of the logits of a chunk, in the device's memory; null: 1. With 0 no row has a share.
+template <class D>
+using factor_of_rows = const product_factor<accumulator_t<D>>*;
+template <class D>
+TIGON_DEVICE_INLINE bool is_zero(factor_of_rows<D> factor) {
+  return factor != nullptr && factor->value == accumulator_t<D>(0);
+}
 /// to = x with zeros in the rows that have no share.
 template <class D, class T>
 __global__ void __launch_bounds__(256)
-    copy_rows_with_share(matrix_view<const D> d, matrix_view<const T> x, matrix_view<T> to) {
+    copy_rows_with_share(matrix_view<const D> d, matrix_view<const T> x, matrix_view<T> to, factor_of_rows<D> factor) {
   const std::size_t i = blockIdx.x;
-  const bool none = has_no_share(d.row(i), d.cols, x.row(i), x.cols);
+  const bool none = is_zero<D>(factor) || has_no_share(d.row(i), d.cols, x.row(i), x.cols);
   for (std::size_t j = threadIdx.x; j < x.cols; j += blockDim.x) to.row(i)[j] = none ? T(0.0f) : x.row(i)[j];
 }
 /// Zeros in the rows of dx that have no share.
 template <class D, class T>
-__global__ void __launch_bounds__(256) clear_rows_without_share(matrix_view<const D> d, matrix_view<T> dx) {
+__global__ void __launch_bounds__(256)
+    clear_rows_without_share(matrix_view<const D> d, matrix_view<T> dx, factor_of_rows<D> factor) {
   const std::size_t i = blockIdx.x;
-  if (!has_no_share(d.row(i), d.cols, dx.row(i), dx.cols)) return;
+  if (!is_zero<D>(factor) && !has_no_share(d.row(i), d.cols, dx.row(i), dx.cols)) return;
   for (std::size_t j = threadIdx.x; j < dx.cols; j += blockDim.x) dx.row(i)[j] = T(0.0f);
 }
+
+/// to = factor from, or to += factor from
+template <class A>
+struct scaled_sums {
+  const A* from;
+  const product_factor<A>* factor;
+  A* to;
+  bool more;
+  TIGON_DEVICE_INLINE void operator()(std::size_t j) const { to[j] = (more ? to[j] : A(0)) + factor->value * from[j]; }
+};
 
 /// Chunks of up to `rows` rows, `count` of them, and the rows of all.
 struct chunks_of_rows {
   std::size_t rows, count, all;
+  bool scaled = false;  ///< the gradients of their logits have a factor, each chunk another one
 };
 /// Of so many rows, which may be none.
 constexpr chunks_of_rows chunks_of(std::size_t rows, std::size_t chunk) {
@@ -81,6 +101,7 @@ class linear_chunks {
     if (kept_ == sums_kept::rows) gradients_ = {frame.template take<D>(rows * vocab), rows, vocab};
     if constexpr (halves::exist)
       if (kept_ == sums_kept::half_in_dw) halves_ = halves(frame, out.dw);
+    if (of.scaled && out.dbias.data() != nullptr) bias_share_ = {frame.template take<A>(vocab), vocab};
   }
   /// Bytes of all this, with a bias and without the logits.
   static std::size_t bytes(std::size_t hidden, std::size_t vocab, chunks_of_rows chunks, parameters of) {
@@ -89,11 +110,13 @@ class linear_chunks {
     const sums_kept dw = kept(hidden, vocab, chunks, of);
     const std::size_t sums = layer_sums::bytes(hidden, vocab, chunks.count, trains, dw == sums_kept::in_workspace) +
                              (dw == sums_kept::half_in_dw ? halves::bytes(vocab, hidden) : 0);
+    const std::size_t bias_share = chunks.scaled ? workspace::bytes_for<A>(vocab) : 0;
     if (!trains) return sums + product;
     // x of as many rows as are kept, or would be of fewer, which then take no more than this.
     const std::size_t kept_rows =
-        vocab == 0 ? 0 : std::min(chunks.all, sums_bytes(hidden, vocab, chunks, of) / (vocab * sizeof(D)));
-    return sums + (dw == sums_kept::rows ? workspace::bytes_for<D>(chunks.all, vocab) : 0) +
+        vocab == 0 || chunks.scaled ? 0
+                                    : std::min(chunks.all, sums_bytes(hidden, vocab, chunks, of) / (vocab * sizeof(D)));
+    return sums + bias_share + (dw == sums_kept::rows ? workspace::bytes_for<D>(chunks.all, vocab) : 0) +
            workspace::bytes_for<X>(std::max(chunks.rows, kept_rows), hidden) +
            std::max(product, simd::most_partials_workspace<B, A>(chunks.rows, vocab, 1));
   }
@@ -108,31 +131,33 @@ class linear_chunks {
     return {reinterpret_cast<D*>(z.data), z.rows, z.cols, z.row_stride * sizeof(A) / sizeof(D)};
   }
   /// The gradients of rows [begin, begin + d.rows) from the gradient d of their logits. A row of zeros in d contributes
-  /// nothing and has a dx of zeros, whatever stands in x and w.
-  void backward(std::size_t begin, matrix_view<D> d) {
+  /// nothing and has a dx of zeros, whatever stands in x and w. With a factor the gradient is that times d: products
+  /// are multiplied by it before they are rounded.
+  void backward(std::size_t begin, matrix_view<D> d, const product_factor<A>* factor = nullptr) {
     const matrix_view<const D> of = d;
     const dim3 rows(blocks(d.rows)), threads(256);
     if (out_.dw.data != nullptr) {
       const matrix_view<X> x = shared_x_.rows_from(kept_ == sums_kept::rows ? done_ : 0, d.rows);
       const matrix_view<const X> from = head_.x.rows_from(begin, d.rows);
-      if (head_.x.cols != 0) launch(ctx_, copy_rows_with_share<D, X>, rows, threads, of, from, x);
+      if (head_.x.cols != 0) launch(ctx_, copy_rows_with_share<D, X>, rows, threads, of, from, x, factor);
       if (kept_ == sums_kept::rows) {
         done_ += d.rows;
       } else if (kept_ == sums_kept::nowhere) {
-        share_product(of, x, out_.dw, false);
+        share_product(of, x, out_.dw, false, factor);
       } else if (kept_ == sums_kept::in_workspace) {
         const auto [to, more] = sums_.dw.next(ctx_);
-        share_product(of, x, to, more);
+        share_product(of, x, to, more, factor);
       } else if constexpr (halves::exist) {
-        halves_.each(
-            [&](matrix_view<A> to, std::size_t row) { share_product<A>(of.cols_from(row, to.rows), x, to, any_); });
+        halves_.each([&](matrix_view<A> to, std::size_t row) {
+          share_product<A>(of.cols_from(row, to.rows), x, to, any_, factor);
+        });
       }
     }
-    sums_.add_bias(of, ctx_);
+    add_bias(of, factor);
     if (out_.dx.data != nullptr && out_.dx.cols != 0) {
       const matrix_view<X> dx = out_.dx.rows_from(begin, d.rows);
-      product(of, head_.w, dx, {}, {});
-      launch(ctx_, clear_rows_without_share<D, X>, rows, threads, of, dx);
+      product<D, W, X>(of, head_.w, dx, {}, {}, factor);
+      launch(ctx_, clear_rows_without_share<D, X>, rows, threads, of, dx, factor);
     }
     any_ = true;
   }
@@ -140,7 +165,7 @@ class linear_chunks {
   void finish() {
     if (done_ != 0)
       share_product(matrix_view<const D>(gradients_.rows_from(0, done_)), shared_x_.rows_from(0, done_), out_.dw,
-                    out_.mode == gradient::accumulate);
+                    out_.mode == gradient::accumulate, nullptr);
     if constexpr (halves::exist)
       if (any_ && halves_)
         halves_.finish({reinterpret_cast<G*>(shared_x_.data), shared_x_.rows * shared_x_.cols * sizeof(X) / sizeof(G)},
@@ -167,7 +192,8 @@ class linear_chunks {
   }
   static constexpr sums_kept kept(std::size_t hidden, std::size_t vocab, chunks_of_rows chunks, parameters of) {
     if (of == parameters::overwritten && chunks.count <= 1) return sums_kept::nowhere;
-    if (chunks.count > 1 && workspace::bytes_for<D>(chunks.all, vocab) <= sums_bytes(hidden, vocab, chunks, of))
+    if (chunks.count > 1 && !chunks.scaled &&
+        workspace::bytes_for<D>(chunks.all, vocab) <= sums_bytes(hidden, vocab, chunks, of))
       return sums_kept::rows;
     return halved(hidden, vocab, chunks, of) ? sums_kept::half_in_dw : sums_kept::in_workspace;
   }
@@ -179,14 +205,22 @@ class linear_chunks {
 
   template <class TA, class TB, class TC>
   void product(matrix_view<const TA> a, matrix_view<const TB> b, matrix_view<TC> c, in_vector<TC> bias,
-               gemm_options opt) const {
-    kernel_for<op::gemm, B>::template forward<B, TA, TB, TC>(a, {b}, bias, c, no_epilogue{}, opt, ctx_);
+               gemm_options opt, const product_factor<accumulator_t<TC>>* factor = nullptr) const {
+    kernel_for<op::gemm, B>::template run<B, TA, TB, TC>(a, {b}, bias, c, opt, factor, ctx_);
   }
 
-  /// to = d^T x, or to += d^T x
+  /// to = factor d^T x, or to += that
   template <class To>
-  void share_product(matrix_view<const D> d, matrix_view<const X> x, matrix_view<To> to, bool more) const {
-    product(d, x, to, {}, {.beta = more ? 1.0 : 0.0, .a = transpose::yes});
+  void share_product(matrix_view<const D> d, matrix_view<const X> x, matrix_view<To> to, bool more,
+                     const product_factor<A>* factor) const {
+    product<D, X, To>(d, x, to, {}, {.beta = more ? 1.0 : 0.0, .a = transpose::yes}, factor);
+  }
+  void add_bias(matrix_view<const D> d, const product_factor<A>* factor) {
+    if (factor == nullptr) return sums_.add_bias(d, ctx_);
+    if (!sums_.dbias) return;
+    tigon::detail::sum_columns<B>(d, bias_share_, gradient::overwrite, ctx_);
+    const auto [to, more] = sums_.dbias.next(ctx_);
+    for_each_of(ctx_, to.cols, scaled_sums<A>{bias_share_.data, factor, to.data, more});
   }
 
   linear_layer<T> head_;
@@ -196,9 +230,10 @@ class linear_chunks {
   bool any_ = false;
   layer_sums sums_;
   halves halves_;
-  matrix_view<X> shared_x_;   ///< of a chunk, or of all rows that are kept
-  matrix_view<D> gradients_;  ///< of the logits of all rows, where they are kept
-  std::size_t done_ = 0;      ///< rows that are kept
+  matrix_view<X> shared_x_;    ///< of a chunk, or of all rows that are kept
+  matrix_view<D> gradients_;   ///< of the logits of all rows, where they are kept
+  std::size_t done_ = 0;       ///< rows that are kept
+  vector_view<A> bias_share_;  ///< of a chunk, before its factor
 };
 
 /// For each chunk of rows loss(begin, z, d): z are its logits, and where d has memory, which is that of the logits,

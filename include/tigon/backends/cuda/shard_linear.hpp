@@ -82,7 +82,8 @@ class linear_shard_chunks {
     const matrix_view<A> share(share_, d.rows, hidden);
     kernel_for<op::gemm, B>::template forward<B, D, weight_t<T>, A>(d, {of_.head.w}, {}, share, no_epilogue{}, {},
                                                                     ctx_);
-    launch(ctx_, clear_rows_without_share<D, A>, dim3(blocks(d.rows)), dim3(256), matrix_view<const D>(d), share);
+    launch(ctx_, clear_rows_without_share<D, A>, dim3(blocks(d.rows)), dim3(256), matrix_view<const D>(d), share,
+           factor_of_rows<D>());
     sum_in_rank_order<A, X>(of_.comm, share, gathered_, of_.out.dx.rows_from(begin, d.rows), ctx_);
   }
   void finish() { layer_.finish(); }
