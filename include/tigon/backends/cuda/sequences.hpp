@@ -4,8 +4,8 @@
 #define TIGON_BACKENDS_CUDA_SEQUENCES_HPP
 
 #include <tigon/backends/cuda/logit_sums.hpp>
+#include <tigon/backends/cuda/long_sequences.hpp>
 #include <tigon/backends/cuda/policy.hpp>
-#include <tigon/backends/cuda/sequence_tokens.hpp>
 // Behind them: they say how these are compiled.
 #include <tigon/losses/sequence/fused_linear_dpo_kernel.hpp>
 #include <tigon/losses/sequence/fused_linear_grpo_kernel.hpp>
@@ -102,12 +102,17 @@ __global__ void __launch_bounds__(sequence_threads)
 }  // namespace gpu
 
 template <>
-struct kernel<op::fused_linear_preference, backends::cuda> : detail::sequence_kernel {
+struct kernel<op::fused_linear_preference, backends::cuda> : gpu::sequence_kernel {
   template <class B, layer_types T>
   using linear_chunks = gpu::linear_chunks<B, T>;
 
   static constexpr std::size_t bytes_of_sums(std::size_t count) {
     return workspace::bytes_for<gpu::sums_of_pair>(count) + workspace::bytes_for<double>(1);
+  }
+  template <backend B, layer_types T>
+  static std::size_t bytes_of_long_sequences(std::size_t groups, std::size_t ends, std::size_t length,
+                                             std::size_t hidden, std::size_t vocab, parameters of, const context& ctx) {
+    return gpu::long_sequences<B, T>::bytes(groups, ends, length, hidden, vocab, of, ctx);
   }
   static std::size_t bytes_of_logit_sums(std::size_t hidden) { return gpu::sums_of_logits_bytes(hidden); }
 
@@ -238,7 +243,7 @@ struct kernel<op::selective_logprob, backends::cuda> {
 };
 
 template <>
-struct kernel<op::fused_linear_unpaired_preference, backends::cuda> : detail::sequence_kernel {
+struct kernel<op::fused_linear_unpaired_preference, backends::cuda> : gpu::sequence_kernel {
   template <backend B, layer_types T, class F>
   static void sequences(std::string_view op, void (*run)(const detail::sequence_call<T>&, context&), const F& f,
                         const detail::unpaired_terms& terms, const detail::unpaired_arguments<T>& of, context& ctx) {

@@ -23,7 +23,7 @@ std::size_t fused_linear_preference_workspace(std::size_t pairs, std::size_t len
                                               std::size_t vocab, std::size_t reference_hidden = 0,
                                               const context& ctx = default_context<B>(),
                                               parameters of = parameters::trained) {
-  return detail::sequence_workspace<B, T>(pairs, 2, length, hidden, vocab, reference_hidden, {true, of}, ctx) +
+  return detail::preference_workspace<B, T>(pairs, 2, length, hidden, vocab, reference_hidden, {true, of}, ctx) +
          detail::bytes_of_logit_sums<B, T>(hidden) + detail::sums_of_sequences<B>(pairs);
 }
 

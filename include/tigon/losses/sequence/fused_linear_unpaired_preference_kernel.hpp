@@ -24,7 +24,7 @@ std::size_t fused_linear_unpaired_preference_workspace(std::size_t sequences, st
                                                        std::size_t vocab, std::size_t reference_hidden = 0,
                                                        const context& ctx = default_context<B>(),
                                                        parameters of = parameters::trained) {
-  return detail::sequence_workspace<B, T>(sequences, 1, length, hidden, vocab, reference_hidden, {false, of}, ctx) +
+  return detail::preference_workspace<B, T>(sequences, 1, length, hidden, vocab, reference_hidden, {false, of}, ctx) +
          detail::bytes_of_logit_sums<B, T>(hidden) + detail::sums_of_sequences<B>(sequences);
 }
 

@@ -255,6 +255,21 @@ std::size_t sequence_workspace(std::size_t groups, std::size_t ends, std::size_t
                                          makes.of);
 }
 
+/// The same for tokens that have one column, or the factor of their sequence for both: another backend may keep the
+/// gradients of long sequences.
+template <class B, layer_types T>
+std::size_t preference_workspace(std::size_t groups, std::size_t ends, std::size_t length, std::size_t hidden,
+                                 std::size_t vocab, std::size_t reference_hidden, sequence_makes makes,
+                                 const context& ctx) {
+  const std::size_t bytes = sequence_workspace<B, T>(groups, ends, length, hidden, vocab, reference_hidden, makes, ctx);
+  if constexpr (host_memory<B>)
+    return bytes;
+  else
+    return std::max(bytes, sequence_tokens<accumulator_t<T>>::bytes(groups, ends, length, false) +
+                               kernel_for<op::fused_linear_preference, B>::template bytes_of_long_sequences<B, T>(
+                                   groups, ends, length, hidden, vocab, makes.of, ctx));
+}
+
 /// Sums of the logits of sequences, which need no logits: the sum over rows of x times that over rows of w. In f64.
 template <class B, layer_types T>
 class logit_sums {
