@@ -138,6 +138,91 @@ TEST(cuda_sequences, unpaired) {
   expect_as_single_numbers<float>({3 * len, 19, 2}, of_sequences<float>(7));
 }
 
+// Gradients of the logits of a pair or a sequence that is longer than a chunk are kept until their factor is known, if
+// they take no more than four times the memory of a chunk's logits.
+TEST(cuda_sequences, longer_than_a_chunk) {
+  const shape s{4 * len, 24};
+  expect_as_single_numbers<float>(s, of_pairs<float>({}, 7));
+  expect_as_single_numbers<float>(s, of_pairs<float>({.compute_nll_loss = true}, 4));
+  expect_as_single_numbers<float>(s, of_pairs<float>({.compute_nll_loss = true}, 2));
+  expect_as_single_numbers<float>(s, of_pairs<float>({.pairs = {.softcap = 2}}, 3), 4e-6);
+  expect_as_single_numbers<bfloat16>(s, of_pairs<bfloat16>({.average_log_prob = true}, 4), 8e-3);
+  expect_as_single_numbers<bfloat16>({2 * len, 19, 2}, of_pairs<bfloat16>({.compute_nll_loss = true}, 2), 8e-3);
+  expect_as_single_numbers<float>({3 * len, 19, 2}, of_sequences<float>(3));
+  expect_as_single_numbers<bfloat16>({3 * len, 24}, of_sequences<bfloat16>(2), 8e-3);
+}
+
+// Layers of long sequences with what may happen to them, without a bias.
+template <class T>
+struct long_pairs {
+  numbers<T> x, w, dx, dw;
+  std::span<std::int64_t> target;
+  explicit long_pairs(problem<T>& p)
+      : x(p.matrix(1)),
+        w(numbers<T>(vocab, p.of().cols).fill(2)),
+        dx(p.made("dx")),
+        dw(p.made("dw", vocab, p.of().cols)),
+        target(labels_of(p.of().rows, vocab)) {}
+  preference_batch batch() const { return {sequences_of(target, target.size() / len)}; }
+  static void scale(const numbers<T>& of, float by) {
+    for (std::size_t k = 0; k < of.rows * of.cols; ++k) of.data[k] = T(static_cast<float>(of.data[k]) * by);
+  }
+};
+// A factor of 2^-16 would leave f16 gradients of logits of three or four values: products are multiplied by it instead.
+TEST(cuda_sequences, small_factors_of_long_sequences_in_f16) {
+  expect_as_single_numbers<float16>({4 * len, 24}, [](problem<float16>& p) {
+    long_pairs<float16> l(p);
+    l.scale(l.x, 64), l.scale(l.w, 1.0f / 64), l.dx.fill(3);
+    const auto loss = numbers<float>(1, 1);
+    return in_chunks(4, [=]<class B>(context& ctx) {
+      const fused_linear_dpo_options opt{.pairs = {.upstream = 6e-4}};
+      fused_linear_dpo_forward<B>(linear_layer<float16>{l.x.matrix(), l.w.matrix()}, l.batch(), {loss.vector()},
+                                  {{}, l.dw.matrix()}, opt, {}, ctx);
+    });
+  });
+}
+// A pair that a hinge has no gradient of, with an infinite weight; and a NaN in a row that does not count.
+TEST(cuda_sequences, long_sequences_without_a_share) {
+  expect_as_single_numbers<float>({4 * len, 24}, [](problem<float>& p) {
+    const long_pairs<float> l(p);
+    for (std::size_t i = 0; i < l.x.rows; ++i) l.x.data[i * 24] = 0.5f;
+    for (std::size_t h = 0; h < 24; ++h) l.w.data[5 * 24 + h] = 0;
+    l.w.data[5 * 24] = -std::numeric_limits<float>::infinity();
+    for (auto& t : l.target) t = t == 5 ? 6 : t;
+    l.x.data[3 * 24 + 1] = std::numeric_limits<float>::quiet_NaN();
+    const auto loss = numbers<float>(1, 1), reference = numbers<float>(1, 4);
+    for (std::size_t b = 0; b < 4; ++b) reference.data[b] = b < 2 ? -1e4f : 0.0f;
+    return in_chunks(4, [=]<class B>(context& ctx) {
+      fused_linear_dpo_forward<B>(linear_layer<float>{l.x.matrix(), l.w.matrix()}, l.batch(), {loss.vector()},
+                                  {l.dx.matrix(), l.dw.matrix()}, {.loss = dpo_loss::hinge}, {{}, reference.vector()},
+                                  ctx);
+    });
+  });
+  expect_as_single_numbers<float>({4 * len, 24}, [](problem<float>& p) {
+    const long_pairs<float> l(p);
+    l.x.data[3 * 24 + 1] = std::numeric_limits<float>::quiet_NaN();
+    const auto loss = numbers<float>(1, 1);
+    return in_chunks(4, [=]<class B>(context& ctx) {
+      fused_linear_dpo_forward<B>(linear_layer<float>{l.x.matrix(), l.w.matrix()}, l.batch(), {loss.vector()},
+                                  {l.dx.matrix(), l.dw.matrix()}, {}, {}, ctx);
+    });
+  });
+}
+// Two bytes a logit of the pair more than where it is too long.
+TEST(cuda_sequences, memory_of_long_sequences) {
+  workspace none;
+  context ctx(serial(), none, gpu::queue(nullptr));
+  ctx.logit_rows(16);
+  const auto bytes = [&](std::size_t pairs, std::size_t length, parameters of) {
+    return fused_linear_preference_workspace<cuda, bfloat16>(pairs, length, 64, 4096, 0, ctx, of);
+  };
+  const std::size_t kept = 2 * 64 * 4096 * 2, too_long = bytes(3, 65, parameters::frozen);
+  EXPECT_GE(bytes(3, 64, parameters::frozen), too_long + kept - (32u << 10));
+  EXPECT_LE(bytes(3, 64, parameters::frozen), too_long + kept + (32u << 10));
+  for (const auto of : {parameters::frozen, parameters::overwritten, parameters::trained})
+    for (std::size_t pairs = 1; pairs < 9; ++pairs) EXPECT_LE(bytes(pairs, 48, of), bytes(pairs + 1, 48, of)) << pairs;
+}
+
 // ids, a mask of bytes and numbers of tokens; with `layer` a linear layer makes the log-probabilities.
 template <class T>
 auto of_policy(policy_options opt, bool layer, std::size_t chunk = 0) {
