@@ -27,9 +27,16 @@ struct add_row {
   }
 };
 
+/// Blocks that a multiprocessor has at once at least: two of 1024 threads where rows that every pass reads are reduced
+/// alone, in f32: such kernels are bandwidth-bound.
+template <class Shape, class Call>
+inline constexpr unsigned least_blocks =
+    Shape::kept == 0 && !Call::maps && Call::direct == 0 && sizeof(typename Call::A) == 4 ? 2048 / Shape::most_threads
+                                                                                          : 1;
+
 /// A row for each group: reduced, and mapped where the program has a map.
 template <class Shape, int N, class Call>
-__global__ void __launch_bounds__(Shape::most_threads)
+__global__ void __launch_bounds__(Shape::most_threads, least_blocks<Shape, Call>)
     reduce_and_map(const __grid_constant__ Call call, std::size_t rows, unsigned cols) {
   using thread = row_thread<Shape, N, Call>;
   typename thread::columns kept[thread::vectors];
