@@ -32,7 +32,7 @@ __global__ void __launch_bounds__(256) put_factors(const __grid_constant__ tigon
   to[blockIdx.x] = {u, A(0), A(1)};
 }
 
-/// Rows of a layer, as detail::sequence_kernel::look_up wants them.
+/// Rows of a layer, as kernel<op::fused_linear_preference>::log_probabilities wants them.
 template <layer_types T>
 struct rows_of_layer {
   using X = input_t<T>;
@@ -115,10 +115,9 @@ class long_sequences {
     const auto of = [&](const layer_type& layer, const linear_layer<T>& head, double* logp) {
       layer.logits(row, z);
       tigon::detail::cap_logits<B, A>(z, call_.softcap, ctx_);
-      rows_of_logits::template forward<B, A>(z, t.column + k, call_.temperature, t.u + k, t.lse + k, ctx_);
-      kernel_for<op::fused_linear_preference, B>::look_up(rows_of_layer<T>{head, row, d.rows}, z, t.lse + k,
-                                                          call_.temperature, call_.softcap, t.column + k, logp + k,
-                                                          ctx_);
+      kernel_for<op::fused_linear_preference, B>::log_probabilities(rows_of_layer<T>{head, row, d.rows}, z,
+                                                                    call_.temperature, call_.softcap, t.column + k,
+                                                                    t.lse + k, logp + k, ctx_);
     };
     if (t.reference_logp != nullptr) of(other_, call_.reference, t.reference_logp);
     of(policy_, call_.head, t.logp);

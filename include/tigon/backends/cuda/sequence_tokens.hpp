@@ -94,63 +94,145 @@ struct exact_logits {
     return softcap == 0 ? z : softcap * math::tanh(z / softcap);
   }
 };
-/// Log-probabilities of one column a row: the logits that weigh most are computed again in f64, which removes their
-/// rounding and that of the sum. A block a row, of which it reads N columns at a time.
+/// Threads of a block that has a row of logits, and the columns that it finds to weigh most in it.
+inline constexpr unsigned logp_threads = 512;
+template <class T>
+struct found_in_row {
+  static constexpr unsigned most = static_cast<unsigned>(tigon::detail::sequence_kernel::most_large);
+  unsigned count;
+  T of[most];
+
+  /// Of one thread, before the others come.
+  TIGON_DEVICE_INLINE void clear() { count = 0; }
+  /// Whether there was room.
+  TIGON_DEVICE_INLINE bool put(T one) {
+    const unsigned at = atomicAdd(&count, 1u);
+    if (at < most) of[at] = one;
+    return at < most;
+  }
+  TIGON_DEVICE_INLINE unsigned size() const { return count < most ? count : most; }
+  /// In ascending order, whoever came first. All threads of the block come here.
+  TIGON_DEVICE_INLINE void sort() {
+    __syncthreads();
+    if (threadIdx.x == 0)
+      for (unsigned a = 1; a < size(); ++a)
+        for (unsigned b = a; b > 0 && of[b] < of[b - 1]; --b) {
+          const T other = of[b];
+          of[b] = of[b - 1], of[b - 1] = other;
+        }
+    __syncthreads();
+  }
+};
+
+/// A row of logits in front of a softmax, of which a block takes sums in f64 of e^((v - reference) / temperature).
+template <int N, class A>
+struct row_of_powers {
+  row_in_memory<N, A> row;
+  tempered_powers<exponentials::centred, A> powers;
+  double temperature;
+  A reference, top, own_top;  ///< own: of the columns of this thread
+  double own_sum, sum;
+
+  /// In one pass, below the logit of a column; or in two where the sum might overflow.
+  TIGON_DEVICE_INLINE void make(A logit) {
+    pass(logit);
+    if (top - reference > A(40) * static_cast<A>(temperature)) pass(top);
+  }
+  /// The sum of all columns but those above `cut`, which are found. Only threads that have one read theirs again, all
+  /// threads with them.
+  TIGON_DEVICE_INLINE double rest(A cut, found_in_row<unsigned>& owners, found_in_row<std::int64_t>& large) const {
+    if (threadIdx.x == 0) owners.clear(), large.clear();
+    __syncthreads();
+    double sum_of[1] = {own_top >= cut && owners.put(threadIdx.x) ? 0 : own_sum};
+    owners.sort();
+    for (unsigned o = 0; o < owners.size(); ++o) {
+      const std::size_t step = std::size_t{blockDim.x} * N;
+      for (std::size_t j = owners.of[o] * std::size_t{N} + threadIdx.x * step; j < row.cols; j += blockDim.x * step) {
+        elements<N, A> e;
+        e.load(row.row + j);
+        A some(0);
+        numbers_of<A>(e, [&](int u, A v) {
+          if (!(v >= cut && large.put(static_cast<std::int64_t>(j) + u))) some += powers.of(v - reference);
+        });
+        sum_of[0] += static_cast<double>(some);
+      }
+    }
+    large.sort();
+    group<0>::reduce<add>(sum_of);
+    return sum_of[0];
+  }
+
+ private:
+  TIGON_DEVICE_INLINE void pass(A below) {
+    reference = below;
+    own_top = std::numeric_limits<A>::lowest(), own_sum = 0;
+    row.each([&](unsigned, const auto& e) {
+      A some(0);
+      numbers_of<A>(e, [&](int, A v) {
+        own_top = larger::join(v, own_top);
+        some += powers.of(v - reference);
+      });
+      own_sum += static_cast<double>(some);
+    });
+    A tops[1] = {own_top};
+    double sums[1] = {own_sum};
+    group<0>::reduce<larger>(tops);
+    group<0>::reduce<add>(sums);
+    top = tops[0], sum = sums[0];
+  }
+};
+
+/// The log-sum-exp of rows, and log-probabilities of one column a row, in one pass: the logits that weigh most are
+/// computed again in f64, which removes their rounding and that of the sum. A block a row, of which it reads N columns
+/// at a time.
 template <int N, class X, class W, class A>
-__global__ void __launch_bounds__(256)
-    look_up_columns(matrix_view<const A> z, const lse_parts<A>* lse,
-                    const __grid_constant__ exact_logits<X, W, A> exact, const std::int64_t* column, double* logp) {
-  constexpr unsigned most = static_cast<unsigned>(tigon::detail::sequence_kernel::most_large);
-  __shared__ unsigned found;
-  __shared__ std::int64_t large[most];
+__global__ void __launch_bounds__(logp_threads)
+    exact_log_probabilities(matrix_view<const A> z, const __grid_constant__ exact_logits<X, W, A> exact,
+                            const std::int64_t* column, lse_parts<A>* lse, double* logp) {
+  __shared__ found_in_row<unsigned> owners;
+  __shared__ found_in_row<std::int64_t> large;
   const std::size_t i = blockIdx.x;
   const std::int64_t own_column = column[i];
   if (own_column < 0) {
-    if (threadIdx.x == 0) logp[i] = own_column == out_of_range ? std::numeric_limits<double>::quiet_NaN() : 0;
+    if (threadIdx.x != 0) return;
+    lse[i] = {};
+    logp[i] = own_column == out_of_range ? std::numeric_limits<double>::quiet_NaN() : 0;
     return;
   }
-  const lse_parts<A> parts = lse[i];
-  const double temperature = exact.temperature, plain = parts.log_p(z.row(i)[own_column], temperature);
+  const double temperature = exact.temperature;
+  const A own_logit = z.row(i)[own_column];
+  row_of_powers<N, A> row{{z.row(i), static_cast<unsigned>(z.cols)}, {temperature}, temperature};
+  row.make(own_logit);
+  const double reference = static_cast<double>(row.reference);
+  const A cut = static_cast<A>(reference + temperature * (math::log(row.sum / owners.most)));
+  const double rest = row.rest(cut, owners, large);
+  // The parts of the log-sum-exp: without the largest logit's own 1, which would cancel where it is large.
+  const double top = static_cast<double>(row.top);
+  double below = rest * math::exp((reference - top) / temperature);
+  bool with_top = true;
+  for (unsigned a = 0; a < large.size(); ++a) {
+    const A v = z.row(i)[large.of[a]];
+    if (with_top && v == row.top)
+      with_top = false;
+    else
+      below += math::exp((static_cast<double>(v) - top) / temperature);
+  }
+  const lse_parts<A> parts{row.top, static_cast<A>(with_top ? below - 1 : below)};
+  if (threadIdx.x == 0) lse[i] = parts;
+  const double plain = parts.log_p(own_logit, temperature);
   const auto finite = [](double v) { return v - v == 0; };
   if (std::is_same_v<A, double> || !finite(plain) || !finite(parts.lse(temperature))) {
     if (threadIdx.x == 0) logp[i] = plain;
     return;
   }
-  const A inverse = static_cast<A>(1 / temperature), top = parts.top;
-  const A cut = top + static_cast<A>(temperature) * (math::log1p(parts.rest) - math::log(static_cast<A>(most)));
-  if (threadIdx.x == 0) found = 0;
-  __syncthreads();
-  double rest[1] = {0};
-  row_in_memory<N, A>{z.row(i), static_cast<unsigned>(z.cols)}.each([&](unsigned j, const auto& e) {
-    A some(0);
-    numbers_of<A>(e, [&](int u, A v) {
-      if (v < cut) {
-        // The sum keeps what all exponentials have in common: not those that err to one side (powers.hpp).
-        some += math::exp_nonpositive((v - top) * inverse);
-      } else if (const unsigned at = atomicAdd(&found, 1u); at < most) {
-        large[at] = static_cast<std::int64_t>(j) + u;
-      }
-    });
-    rest[0] += static_cast<double>(some);
-  });
-  group<0>::reduce<add>(rest);
-  __syncthreads();
-  const unsigned n = found < most ? found : most;
-  if (threadIdx.x == 0)  // in the order of columns
-    for (unsigned a = 1; a < n; ++a)
-      for (unsigned b = a; b > 0 && large[b] < large[b - 1]; --b) {
-        const std::int64_t other = large[b];
-        large[b] = large[b - 1], large[b - 1] = other;
-      }
-  __syncthreads();
   const double own = exact(i, static_cast<std::size_t>(own_column));
-  double others = rest[0] * math::exp((static_cast<double>(top) - own) / temperature);
+  double others = rest * math::exp((reference - own) / temperature);
   bool is_large = false;
-  for (unsigned a = 0; a < n; ++a) {
-    if (large[a] == own_column)
+  for (unsigned a = 0; a < large.size(); ++a) {
+    if (large.of[a] == own_column)
       is_large = true;
     else
-      others += math::exp((exact(i, static_cast<std::size_t>(large[a])) - own) / temperature);
+      others += math::exp((exact(i, static_cast<std::size_t>(large.of[a])) - own) / temperature);
   }
   if (threadIdx.x == 0)
     logp[i] = !(others < std::numeric_limits<double>::max()) ? plain

@@ -123,10 +123,10 @@ struct kernel<op::fused_linear_preference, backends::cuda> : gpu::sequence_kerne
     if (rows == 0 || to.cols == 0) return;
     gpu::launch(ctx, gpu::copy_rows<From, T>, dim3(gpu::blocks(rows)), dim3(256), from, from_row, to, to_row);
   }
-  /// Log-probabilities of one column a row of the rows whose logits z were computed last.
+  /// The log-sum-exp of the rows whose logits z were computed last, and log-probabilities of one column a row.
   template <class Rows, class A>
-  static void look_up(const Rows& rows, matrix_view<A> z, const lse_parts<A>* lse, double temperature, double softcap,
-                      const std::int64_t* column, double* logp, context& ctx) {
+  static void log_probabilities(const Rows& rows, matrix_view<A> z, double temperature, double softcap,
+                                const std::int64_t* column, lse_parts<A>* lse, double* logp, context& ctx) {
     using X = typename Rows::X;
     using W = typename Rows::W;
     if (z.rows == 0) return;
@@ -134,8 +134,8 @@ struct kernel<op::fused_linear_preference, backends::cuda> : gpu::sequence_kerne
     const gpu::exact_logits<X, W, A> exact{rows.rows(), rows.w(), rows.bias().data(), temperature, softcap};
     const bool wide = z.cols % N == 0 && gpu::begins_accesses<N>(z.data, z.row_stride);
     (void)gpu::columns(z.cols);
-    gpu::launch(ctx, wide ? gpu::look_up_columns<N, X, W, A> : gpu::look_up_columns<1, X, W, A>,
-                dim3(gpu::blocks(z.rows)), dim3(256), matrix_view<const A>(z), lse, exact, column, logp);
+    gpu::launch(ctx, wide ? gpu::exact_log_probabilities<N, X, W, A> : gpu::exact_log_probabilities<1, X, W, A>,
+                dim3(gpu::blocks(z.rows)), dim3(gpu::logp_threads), matrix_view<const A>(z), exact, column, lse, logp);
   }
 
   /// Lists the tokens, and counts those of the nll.

@@ -60,7 +60,8 @@ struct sequence_kernel {
         const matrix_view<A> z(memory, n, vocab);
         rows.logits(t.row + k, z);
         cap_logits<R, A>(z, call.softcap, ctx);
-        rows_of_logits::template forward<R, A>(z, t.column + k, call.temperature, t.u + k, t.lse + k, ctx);
+        if constexpr (host_memory<B>)
+          rows_of_logits::template forward<R, A>(z, t.column + k, call.temperature, t.u + k, t.lse + k, ctx);
         if constexpr (!std::same_as<A, double> && host_memory<B>)
           split<R, A>(z, t.lse + k, call.temperature, rest, large, ctx);
         look_up<B>(rows, z, t.lse + k, how, {rest, large}, t.column + k, logp + k, ctx);
@@ -158,13 +159,13 @@ struct sequence_kernel {
   }
 
   /// Log-probabilities of one column a row, for sums and differences of many. The logits that weigh most are computed
-  /// again in f64, which removes their rounding and that of the sum.
+  /// again in f64, which removes their rounding and that of the sum. Another backend makes lse as well.
   template <class B, class Rows, class A>
-  static void look_up(const Rows& rows, matrix_view<A> z, const lse_parts<A>* lse, scaled_logits how, split_rows of,
+  static void look_up(const Rows& rows, matrix_view<A> z, lse_parts<A>* lse, scaled_logits how, split_rows of,
                       const std::int64_t* column, double* logp, context& ctx) {
     if constexpr (!host_memory<B>) {
-      kernel_for<op::fused_linear_preference, B>::look_up(rows, z, lse, how.temperature, how.softcap, column, logp,
-                                                          ctx);
+      kernel_for<op::fused_linear_preference, B>::log_probabilities(rows, z, how.temperature, how.softcap, column, lse,
+                                                                    logp, ctx);
     } else {
       const double temperature = how.temperature;
       for_host_tasks<B>(ctx, z.rows, [&, rest = of.rest, large = of.large](std::size_t i, std::size_t) {
