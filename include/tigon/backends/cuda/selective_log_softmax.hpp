@@ -75,11 +75,11 @@ struct selected_of_row {
   bool counts;
   Z at_j, at_k;
 };
-/// dlogits, of Z or narrower, may lie where the rows of logits begin.
-template <bool Capped, class Z, class D>
+/// dlogits, of Z or narrower, may lie where the rows of logits begin, unless they are said to lie apart.
+template <bool Capped, class Z, class D, bool Apart>
 struct log_probability_gradient_of_rows {
   using element = Z;
-  static constexpr row_passes passes = sizeof(D) == sizeof(Z) ? row_passes::maps : row_passes::several;
+  static constexpr row_passes passes = Apart || sizeof(D) == sizeof(Z) ? row_passes::maps : row_passes::several;
   using A = accumulator_t<Z>;
   using V = simd::vec<simd::cuda, A>;
 
@@ -203,18 +203,23 @@ struct kernel<op::selective_log_softmax, backends::cuda> {
   template <bool Capped, element T, element D, class A = accumulator_t<T>>
   static void backward_of(double softcap, in_matrix<T> logits, const lse_parts<A>* saved_lse, two_columns<A> selected,
                           double temperature, matrix_view<D> dlogits, context& ctx) {
-    gpu::each_row_of_logits(
-        ctx,
-        gpu::log_probability_gradient_of_rows<Capped, T, D>{logits,
-                                                            dlogits,
-                                                            gpu::columns(logits.cols),
-                                                            selected.first,
-                                                            selected.second,
-                                                            temperature,
-                                                            {temperature},
-                                                            saved_lse,
-                                                            detail::logits_kind<Capped, A>::of(softcap)},
-        logits.rows);
+    const auto run = [&]<bool Apart>(std::bool_constant<Apart>) {
+      gpu::each_row_of_logits(
+          ctx,
+          gpu::log_probability_gradient_of_rows<Capped, T, D, Apart>{logits,
+                                                                     dlogits,
+                                                                     gpu::columns(logits.cols),
+                                                                     selected.first,
+                                                                     selected.second,
+                                                                     temperature,
+                                                                     {temperature},
+                                                                     saved_lse,
+                                                                     detail::logits_kind<Capped, A>::of(softcap)},
+          logits.rows);
+    };
+    if constexpr (sizeof(D) < sizeof(T))
+      if (static_cast<const void*>(logits.data) != static_cast<const void*>(dlogits.data)) return run(std::true_type());
+    run(std::false_type());
   }
 
   /// What the public functions have the host do on CPUs.
