@@ -208,6 +208,47 @@ TEST(cuda_sequences, long_sequences_without_a_share) {
     });
   });
 }
+// Rows that one column has nearly all of, and labels that are e^-88 of a row and less. Logits of 150 are rounded by up
+// to 8e-6.
+TEST(cuda_sequences, peaked_rows) {
+  for (const std::size_t chunk : {0u, 4u})
+    for (const float by : {3.0f, 30.0f})
+      expect_as_single_numbers<float>(
+          {4 * len, 24},
+          [=](problem<float>& p) {
+            const long_pairs<float> l(p);
+            l.scale(l.x, by);
+            wide_results<float> wide{p};
+            const preference_results<float> to{.loss = wide.take("loss", 1),
+                                               .chosen_logps = wide.take("chosen_logps", 2),
+                                               .rejected_logps = wide.take("rejected_logps", 2)};
+            wide.done();
+            return in_chunks(chunk, [=]<class B>(context& ctx) {
+              fused_linear_dpo_forward<B>(linear_layer<float>{l.x.matrix(), l.w.matrix()}, l.batch(), to,
+                                          {l.dx.matrix(), l.dw.matrix()}, {.beta = 1e-3}, {}, ctx);
+            });
+          },
+          4e-6);
+}
+// Labels of probability 1 - 1e-9, of which a sum of exponentials that has the label's own would keep nothing.
+TEST(cuda_sequences, nearly_certain_labels) {
+  expect_as_single_numbers<float>({4 * len, 24}, [](problem<float>& p) {
+    const long_pairs<float> l(p);
+    std::fill_n(l.x.data, l.x.rows * 24, 0.0f), std::fill_n(l.w.data, vocab * 24, 0.0f);
+    for (std::size_t i = 0; i < l.x.rows; ++i) l.x.data[i * 24 + i] = 5, l.target[i] = static_cast<std::int64_t>(i);
+    for (std::size_t h = 0; h < 24; ++h) l.w.data[h * 24 + h] = 5;
+    wide_results<float> wide{p};
+    const preference_results<float> to{.loss = wide.take("loss", 1),
+                                       .chosen_logps = wide.take("chosen_logps", 2),
+                                       .nll_loss = wide.take("nll_loss", 1)};
+    wide.done();
+    return in_chunks(4, [=]<class B>(context& ctx) {
+      const fused_linear_dpo_options opt{.compute_nll_loss = true};
+      fused_linear_dpo_forward<B>(linear_layer<float>{l.x.matrix(), l.w.matrix()}, l.batch(), to,
+                                  {l.dx.matrix(), l.dw.matrix()}, opt, {}, ctx);
+    });
+  });
+}
 // Two bytes a logit of the pair more than where it is too long.
 TEST(cuda_sequences, memory_of_long_sequences) {
   workspace none;
