@@ -1,5 +1,5 @@
-// What a driver of row programs needs of them, on whatever device: the groups among its arguments, the extents, types
-// and functions of a program, and what a driver is. An operator needs none of it.
+// What a driver of row programs needs, on any device: the groups among its arguments, and the extents, types and
+// functions of a program. An operator needs none of it.
 #ifndef TIGON_ROWS_DRIVER_HPP
 #define TIGON_ROWS_DRIVER_HPP
 
@@ -56,8 +56,8 @@ using driver_of = typename driver_of_backend<B>::type;
 /// The functions of a driver.
 enum class call { reduce_map, map_rows };
 
-/// A driver of row programs that takes such a call: a program and its groups of operands. A driver is a type with
-/// static functions of these names. It has those that its operators call, and takes the groups that they have.
+/// A driver of row programs that takes such a call, of a program and its groups of operands: a type with static
+/// functions of these names, those that its operators call.
 template <class D, call Call, class P, class... Group>
 concept row_driver =
     (Call == call::reduce_map && requires(context& ctx, P p, Group... of) { D::reduce_map(ctx, p, of...); }) ||
@@ -73,8 +73,7 @@ concept loops_over_rows = requires { typename B::rows::row_loops; };
 template <class B>
 concept sums_over_rows = requires { typename B::rows::row_sums; };
 
-/// A backend whose driver has partial rows of its own for sums over the rows: partials_workspace<A>(rows, cols,
-/// gradients).
+/// A backend whose driver has partial rows of its own: partials_workspace<A>(rows, cols, gradients).
 template <class B>
 concept sums_programs = requires { B::rows::template partials_workspace<float>(1, 1, 1); };
 
@@ -176,7 +175,6 @@ template <class P, std::size_t X, class... Known>
 struct row_reduction {
   P p;
   std::tuple<Known...> known;
-
   template <class... V>
   TIGON_INLINE auto operator()(V... x) const {
     if constexpr (sizeof...(V) == X) {
@@ -204,7 +202,7 @@ struct direct_and_map {
     return joined(with_first<X>(direct, v...), of_row(v...));
   }
 };
-/// direct and reduce of the same operands.
+/// direct and reduce of the same operands. direct alone where it returns a pack, which ends with what reduce returns.
 template <class P, class Reduction>
 struct direct_and_reduce {
   P p;
@@ -212,7 +210,11 @@ struct direct_and_reduce {
   TIGON_INLINE direct_and_reduce(P program, Reduction of) : p(program), reduction(of) {}
   template <class... V>
   TIGON_INLINE auto operator()(V... v) const {
-    return joined(as_pack(p.direct(v...)), as_pack(reduction(v...)));
+    const auto direct = as_pack(p.direct(v...));
+    if constexpr (pack_size<std::remove_const_t<decltype(direct)>> > 1)
+      return direct;
+    else
+      return joined(direct, as_pack(reduction(v...)));
   }
 };
 
@@ -224,7 +226,6 @@ struct bound_program<P, of_rows<N...>, saves<S...>> {
   P p;
   of_rows<N...> numbers;
   saves<S...> to;
-
   TIGON_INLINE bound_program(P program, of_rows<N...> from, saves<S...> output)
       : p(program), numbers(from), to(output) {}
 
@@ -340,8 +341,7 @@ struct row_mapping {
       return false;
   }
 };
-/// The map of a program as a function of the operands, for a row with this value. Where it has skipped(), and that is
-/// true, it is not called: map_if_in_f64 computes the row.
+/// The map of a program as a function of the operands, for a row with this value. Where skipped(), it is not called.
 template <class V, class P, class... Value>
 TIGON_INLINE auto mapping(const P& p, const Value&... value) {
   if constexpr (prepares<P, V>)

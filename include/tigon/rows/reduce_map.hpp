@@ -24,7 +24,9 @@
 //                        returns, last, these sums with what its row adds. Without outputs, writes(): sums of columns
 //   of_rows(s...)        a number for every row, from memory: first arguments of reduce, last ones of finish
 //   saves(s...)          a number for every row, to memory: what save(value) returns
-//   reduce_writes(y)     an output that needs no reduction: what direct(x...) returns, stored in either pass
+//   reduce_writes(y)     an output that needs no reduction: what direct(x...) returns, stored in either pass. Without a
+//                        map, direct may return a pack of it and of what reduce(x...) returns, where both have a part
+//                        in common
 //   row_of_group(m, n)   operand of map: a matrix whose row i / n is read in row i, which n rows in succession share
 //   kept_rows(flags)     rows whose flag is 0 are not read: their outputs are zeros, and nothing is saved. Of programs
 //                        that have a map or a reduction, not both

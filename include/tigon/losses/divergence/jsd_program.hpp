@@ -52,8 +52,9 @@ struct jensen_shannon_program {
     return divergence(x, y).value;
   }
   template <class V>
-  TIGON_INLINE V direct(V x, V y) const {
-    return divergence(x, y).qc * factor;
+  TIGON_INLINE pack<V, 2> direct(V x, V y) const {
+    const auto of = divergence(x, y);
+    return {{of.qc * factor, of.value}};
   }
   TIGON_INLINE double save(A sum) const { return static_cast<double>(sum); }
 };
