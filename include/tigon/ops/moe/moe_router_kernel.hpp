@@ -51,16 +51,17 @@ struct kernel<op::moe_router, backends::generic> {
       const I* chosen = indices.row(row.i);
       const auto whole = all ? detail::row_scores<A>::of(row, logits) : detail::row_scores<A>();
       const detail::chosen_scores<A> of{opt.score, opt.normalise, whole};
+      A sum(0);
       if (row.first()) {
         detail::take_chosen(logits.row(row.i), chosen, k, weight.data);
         detail::take_chosen(logits.row(row.i), chosen, k, slope.data);
         detail::put_scaled(dweights.row(row.i), k, scale, d.data);
         of.weigh(weight.data, k);
-        const A sum = of.differentiate(weight.data, d.data, slope.data, k);
+        sum = of.differentiate(weight.data, d.data, slope.data, k);
         if (k != 0) d.data[0] = sum;
       }
-      row.sync();  // all workers read the sum
-      const A sum = k != 0 ? d.data[0] : A(0);
+      row.sync();  // the other workers read the sum
+      if (!row.first() && k != 0) sum = d.data[0];
       if (all)
         row.map(reads(logits), writes(dlogits), [=](auto z) { return whole.score(z) * -sum; });
       else
