@@ -164,11 +164,9 @@ void run_rows(context& ctx, rows_of_all of, std::size_t cols, Reduction reductio
   A* partials = nullptr;
   if constexpr (sizeof...(T) != 0)
     if (makes_sums) partials = half_a_page_on(frame.template take<A>(tasks * sums * row + page / sizeof(A)));
-  static_assert(tigon::detail::loops_on_host<B>());
-  ctx.executor().run(tasks, [&](std::size_t task, std::size_t) TIGON_FLATTEN {
-    program.run(task, partials + task * sums * row);
-    stream_fence();
-  });
+  const auto run = [&](std::size_t task, std::size_t)
+                       TIGON_FLATTEN { program.run(task, partials + task * sums * row); };
+  run_row_tasks<B>(ctx, tasks, run);
   if (partials != nullptr) combine_partial_rows<B>(ctx, cols, static_cast<const A*>(partials), tasks, sums, gradients);
 }
 

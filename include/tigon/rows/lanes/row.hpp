@@ -262,6 +262,17 @@ constexpr std::size_t rows_per_task(std::size_t rows, std::size_t cols) {
   return std::clamp<std::size_t>(std::max(rows / tasks + (rows % tasks != 0), least), 1, most);
 }
 
+// The one loop over tasks, of for_rows and of programs: run(task, worker) for each. What a task has stored past the
+// caches has arrived when it returns. run() is called, not inlined: g++ would compile its body twice.
+template <class B, class Run>
+void run_row_tasks(context& ctx, std::size_t tasks, const Run& run) {
+  static_assert(tigon::detail::loops_on_host<B>());
+  ctx.executor().run(tasks, [&](std::size_t task, std::size_t worker) {
+    run(task, worker);
+    stream_fence();
+  });
+}
+
 }  // namespace detail
 
 template <class B, class A>
@@ -276,14 +287,13 @@ void for_rows(context& ctx, std::size_t rows, std::size_t cols, row_loop how, F 
   const std::size_t per_task = how.row_tasks ? 1 : detail::rows_per_task<B>(rows, cols);
   const std::size_t stride = workspace::padded<A>(cols);
   workspace::frame frame(ctx.workspace());
-  static_assert(tigon::detail::loops_on_host<B>());
   A* scratch = how.scratch == 0 ? nullptr : frame.template take<A>(ctx.executor().workers() * how.scratch * stride);
-  ctx.executor().run((rows + per_task - 1) / per_task, [&](std::size_t task, std::size_t worker) TIGON_FLATTEN {
+  const auto run = [&](std::size_t task, std::size_t worker) TIGON_FLATTEN {
     A* own = scratch + worker * how.scratch * stride;
     const std::size_t end = std::min(rows, (task + 1) * per_task);
     for (std::size_t i = task * per_task; i < end; ++i) fn(row_worker<B, A>({i, 0}, cols, {nullptr, own, stride}));
-    stream_fence();
-  });
+  };
+  detail::run_row_tasks<B>(ctx, (rows + per_task - 1) / per_task, run);
 }
 
 }  // namespace TIGON_ABI
