@@ -351,15 +351,21 @@ TIGON_INLINE auto mapping(const P& p, const Value&... value) {
   else
     return row_mapping<P, Value...>{p, {value...}};
 }
-/// row.map to these outputs and to K partial sums of the row.
+/// row.map of operands and sums to outputs and the same sums. Not in a function for each tuple: g++ would compile the
+/// body of the map in each of them.
+template <class Row, class... X, class... Y, class... Sum, class F>
+TIGON_INLINE void map_and_add(const Row& row, const std::tuple<X...>& x, const std::tuple<Y...>& y,
+                              const std::tuple<Sum...>& sums, F f) {
+  const auto from = unpacked([](auto... of) TIGON_LAMBDA { return reads(of...); }, joined(x, sums));
+  const auto to = unpacked([](auto... of) TIGON_LAMBDA { return writes(of...); }, joined(y, sums));
+  row.map(from, to, f);
+}
+/// The same with K partial sums of the row.
 template <std::size_t K, class Row, class X, class Y, class F>
 TIGON_INLINE void map_with_partials(const Row& row, const X& x, const Y& y, F f) {
-  const auto map = [&]<std::size_t... k>(std::index_sequence<k...>, auto... from) TIGON_LAMBDA {
-    unpacked([&](auto... to)
-                 TIGON_LAMBDA { row.map(reads(from..., row.partial(k)...), writes(to..., row.partial(k)...), f); },
-             y);
-  };
-  unpacked([&](auto... from) TIGON_LAMBDA { map(std::make_index_sequence<K>{}, from...); }, x);
+  const auto sums = [&]<std::size_t... k>(std::index_sequence<k...>)
+                        TIGON_LAMBDA { return std::tuple(row.partial(k)...); }(std::make_index_sequence<K>{});
+  map_and_add(row, x, y, sums, f);
 }
 /// A row of zeros in each output.
 template <class Row, class... Y>
@@ -373,17 +379,11 @@ template <class P, class Row, class Bound, class... X, class... M, class... Y, c
 TIGON_NOINLINE void map_in_f64(P program, Row row, const Bound& bound, reads<X...> in, map_reads<M...> more,
                                writes<Y...> out, Sum... sums) {
   const bound_program wide(program, bound.numbers, bound.to);
-  unpacked(
-      [&](auto first, auto... rest) TIGON_LAMBDA {
-        const auto value = wide.value_of(row, reads(in_f64(first), rest...));
-        const auto map = [&](auto... x) TIGON_LAMBDA { return as_pack(program.map(value, x...)); };
-        const auto operands = std::tuple_cat(std::tuple(in_f64(first), rest...), more.x);
-        const auto run = [&](auto... x) TIGON_LAMBDA {
-          unpacked([&](auto... y) TIGON_LAMBDA { row.map(reads(x..., sums...), writes(y..., sums...), map); }, out.y);
-        };
-        unpacked(run, operands);
-      },
-      in.x);
+  const auto widened =
+      unpacked([](auto first, auto... rest) TIGON_LAMBDA { return reads(in_f64(first), rest...); }, in.x);
+  const auto value = wide.value_of(row, widened);
+  const auto map = [&](auto... x) TIGON_LAMBDA { return as_pack(program.map(value, x...)); };
+  map_and_add(row, joined(widened.x, more.x), out.y, std::tuple(sums...), map);
 }
 /// The same for a row with this value, if its program says so; map is not called for such a row. Nothing of it may have
 /// been written or added before.

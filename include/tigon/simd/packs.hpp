@@ -27,11 +27,34 @@ TIGON_INLINE V larger(V a, V b) {
   return max(a, b);
 }
 
-/// f(the elements of a tuple): std::apply, always inlined.
+/// f(the elements of a tuple): std::apply, always inlined. A function inside, with a pack of indices, would be one more
+/// in which g++ compiles the body of f.
 template <class F, class... T>
-TIGON_INLINE decltype(auto) unpacked(F f, const std::tuple<T...>& values) {
-  return [&]<std::size_t... K>(std::index_sequence<K...>)
-             TIGON_LAMBDA -> decltype(auto) { return f(std::get<K>(values)...); }(std::index_sequence_for<T...>{});
+TIGON_INLINE decltype(auto) unpacked(F f, const std::tuple<T...>& v) {
+  using std::get;
+  constexpr std::size_t N = sizeof...(T);
+  if constexpr (N == 0)
+    return f();
+  else if constexpr (N == 1)
+    return f(get<0>(v));
+  else if constexpr (N == 2)
+    return f(get<0>(v), get<1>(v));
+  else if constexpr (N == 3)
+    return f(get<0>(v), get<1>(v), get<2>(v));
+  else if constexpr (N == 4)
+    return f(get<0>(v), get<1>(v), get<2>(v), get<3>(v));
+  else
+    return [&]<std::size_t... K>(std::index_sequence<K...>)
+               TIGON_LAMBDA -> decltype(auto) { return f(get<K>(v)...); }(std::index_sequence_for<T...>{});
+}
+
+/// The elements of both tuples: std::tuple_cat, always inlined.
+template <class... A, class... B>
+TIGON_INLINE std::tuple<A..., B...> joined(const std::tuple<A...>& a, const std::tuple<B...>& b) {
+  const auto join = [&](auto... x) TIGON_LAMBDA {
+    return unpacked([&](auto... y) TIGON_LAMBDA { return std::tuple<A..., B...>(x..., y...); }, b);
+  };
+  return unpacked(join, a);
 }
 
 /// f(0), ..., f(N - 1) with constants for indices: an array that is indexed so is known to be registers from the start.

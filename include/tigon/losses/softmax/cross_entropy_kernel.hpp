@@ -36,16 +36,15 @@ struct cross_entropy_row {
 
   TIGON_INLINE bool in_place() const { return dlogits.data == logits.data; }
 
-  /// A row whose label is ignore_index.
+  /// A row whose label is ignore_index; out of line, as the next, because what is inlined is compiled in every caller.
   template <class Row>
-  TIGON_INLINE void ignore(const Row& row) const {
+  TIGON_RARE void ignore(Row row) const {
     if (row.first()) put_ignored(out, row.i);
     if (dlogits.data != nullptr) row.map(reads(constant(A(0))), writes(dlogits), [](auto zero) { return zero; });
   }
-  /// The predicted token, if it is wanted.
+  /// The predicted token.
   template <class Row>
-  TIGON_INLINE void predict(const Row& row) const {
-    if (out.predicted == nullptr) return;
+  TIGON_RARE void predict(Row row) const {
     const auto best = first_largest<A>(row, logits);
     if (row.first()) out.predicted[row.i] = static_cast<std::int64_t>(best.column);
   }
@@ -163,7 +162,7 @@ struct kernel<op::cross_entropy, backends::generic> {
       if (static_cast<std::int64_t>(t) == ignored) return of_row.ignore(row);
       const std::size_t column = static_cast<std::size_t>(t);
       const A own = row.at(logits, column);
-      of_row.predict(row);
+      if (of_row.out.predicted != nullptr) of_row.predict(row);
       const auto e = of_row.exponentials(row, own);
       const auto r = of_row.loss(row, e, column, own);
       of_row.gradient(row, e, r, column, own);

@@ -205,7 +205,11 @@ struct row_pieces {
   template <class Row>
   TIGON_INLINE A without_one(const Row& row, vector_view<A> e, A total) const {
     const A d = total - A(1);
-    if (!(d < A(1))) return d;
+    return d < A(1) ? rest_of(row, e) : d;
+  }
+  // Out of line: what is inlined is compiled once more in each of its callers, and most rows do not need this pass.
+  template <class Row>
+  TIGON_RARE A rest_of(Row row, vector_view<A> e) const {
     A rest(0), ones(0);
     for (std::size_t k = 0; k < count; ++k) {
       if (top[k] != A(1)) {

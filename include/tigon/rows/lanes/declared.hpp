@@ -184,23 +184,23 @@ struct declared_map {
 
   // Rows [i, i + R) at once: their sums stay in registers from row to row. False, and nothing done, where the outputs
   // cannot be streamed so. If it prefetches rows, then those that begin `ahead` rows further down.
-  template <class B, bool Prefetches, std::size_t R, class Values, class... Sums>
-  TIGON_INLINE bool together(std::size_t i, std::size_t cols, std::size_t ahead, const Values& values,
-                             Sums... sums) const {
-    const auto sources = [&](std::size_t row) TIGON_LAMBDA {
-      return unpacked(
-          [&](auto... from) TIGON_LAMBDA {
-            return std::make_tuple(source<B>(from, {row, 0, matrices_of<X...>, ahead})...);
-          },
-          x);
+  template <class B, bool Prefetches, std::size_t R, std::size_t K, class Values, class A>
+  TIGON_INLINE bool together(std::size_t i, std::size_t cols, std::size_t ahead, const Values& values, A* sums,
+                             std::size_t stride) const {
+    const auto each_row = [](auto of) TIGON_LAMBDA {
+      return [&]<std::size_t... r>(std::index_sequence<r...>)
+                 TIGON_LAMBDA { return std::array{of(r)...}; }(std::make_index_sequence<R>{});
     };
-    return [&]<std::size_t... r>(std::index_sequence<r...>) TIGON_LAMBDA {
-      const std::array of_rows{f(i + r, values(r))...};
-      if constexpr (requires { of_rows[0].skipped(); })
-        if ((of_rows[r].skipped() || ...)) return false;
-      return map_together<B, Prefetches>(cols, std::array{sink(std::get<0>(out.y), {i + r, 0})...}, of_rows,
-                                         std::array{sources(i + r)...}, sums...);
-    }(std::make_index_sequence<R>{});
+    const auto of_rows = each_row([&](std::size_t r) TIGON_LAMBDA { return f(i + r, values(r)); });
+    if constexpr (requires { of_rows[0].skipped(); })
+      for (const auto& of_row : of_rows)
+        if (of_row.skipped()) return false;
+    const auto to = each_row([&](std::size_t r) TIGON_LAMBDA { return sink(std::get<0>(out.y), {i + r, 0}); });
+    const auto from = each_row([&](std::size_t r) TIGON_LAMBDA {
+      const place at{i + r, 0, matrices_of<X...>, ahead};
+      return unpacked([&](auto... operand) TIGON_LAMBDA { return std::make_tuple(source<B>(operand, at)...); }, x);
+    });
+    return map_together<B, Prefetches, K>(cols, to, of_rows, from, sums, stride);
   }
 };
 

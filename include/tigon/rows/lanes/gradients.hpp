@@ -13,6 +13,12 @@ namespace tigon::simd {
 inline namespace TIGON_ABI {
 namespace detail {
 
+// What few rows are computed by: loops of one vector, which compile in a fraction of the time.
+template <class B>
+struct for_few_rows : B {
+  static constexpr row_tuning row = [](row_tuning of) { return of.unroll = 1, of; }(B::row);
+};
+
 // The tasks of a program with K sums over the rows: a reduction, and a declared_map or a function of a row.
 template <class B, class A, class Reduction, class F, std::size_t K>
 class program_tasks {
@@ -23,6 +29,7 @@ class program_tasks {
   static constexpr std::size_t R = plan.rows, most = plan.group_rows;
   static_assert(most <= plain_rows);
   using worker = row_worker<B, A, std::conditional_t<shares_loop, side_work, prefetching<plan.map_prefetches>>>;
+  using rare_row = row_worker<for_few_rows<B>, A>;
   using totals = std::conditional_t<shares_loop, std::array<double, Reduction::template sums<B>>,
                                     decltype(std::declval<Reduction>().template total<B, A, plan.prefetches>(0, 0, 1))>;
 
@@ -65,7 +72,7 @@ class program_tasks {
         all = map_blocks(first, n, end, own, now, next);
       else
         all = map_rows_of(first, n, own, now);
-      if constexpr (requires { fn_.f.map_in_f64(row_worker<B, A>(0, 0), Reduction::template value<A>(now[0])); })
+      if constexpr (requires { fn_.f.map_in_f64(rare_row(0, 0), Reduction::template value<A>(now[0])); })
         if (!all) map_in_f64(first, n, own, now);
       if constexpr (shares_loop) std::copy(next, next + n, now);
       total.next(own);
@@ -87,17 +94,11 @@ class program_tasks {
   TIGON_INLINE bool map_rows_of(std::size_t first, std::size_t n, A* own, const totals (&now)[most]) const {
     std::size_t k = 0;
     bool all = true;
-    if constexpr (R > 1) {
-      const auto together = [&]() TIGON_LAMBDA {
-        return [&]<std::size_t... p>(std::index_sequence<p...>) TIGON_LAMBDA {
-          return fn_.template together<B, plan.prefetches, R>(
-              first + k, cols_, ahead_,
-              [&](std::size_t r) TIGON_LAMBDA { return Reduction::template value<A>(now[k + r]); },
-              own + p * stride_...);
-        }(std::make_index_sequence<K>{});
-      };
-      while (k + R <= n && together()) k += R;
-    }
+    if constexpr (R > 1)
+      for (; k + R <= n; k += R) {
+        const auto value = [&](std::size_t r) TIGON_LAMBDA { return Reduction::template value<A>(now[k + r]); };
+        if (!fn_.template together<B, plan.prefetches, R, K>(first + k, cols_, ahead_, value, own, stride_)) break;
+      }
     for (; k < n; ++k)
       all &= map_one(worker({first + k, 0, 1, ahead_, plan.prefetches}, cols_, {own, nullptr, stride_}),
                      Reduction::template value<A>(now[k]));
@@ -128,7 +129,7 @@ class program_tasks {
   TIGON_INLINE void map_in_f64(std::size_t first, std::size_t n, A* own, const totals (&now)[most]) const {
     for (std::size_t k = 0; k < n; ++k)
       [&]<std::size_t... p>(std::index_sequence<p...>) TIGON_LAMBDA {
-        fn_.f.map_in_f64(row_worker<B, A>({first + k, 0}, cols_), Reduction::template value<A>(now[k]),
+        fn_.f.map_in_f64(rare_row({first + k, 0}, cols_), Reduction::template value<A>(now[k]),
                          vector_view<A>{own + p * stride_, cols_}...);
       }(std::make_index_sequence<K>{});
   }

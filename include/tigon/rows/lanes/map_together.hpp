@@ -68,11 +68,11 @@ struct rows_step<V, R, U, K, F, std::tuple<Source...>> {
 // Every f returns what goes to its sink and the new sums. All rows are loaded before one is stored: 4K aliasing, a load
 // that waits for an earlier store whose address is equal modulo 4096, is likely where rows are long. False, and nothing
 // done, where outputs are to be stored past the caches and the rows do not begin at whole vectors.
-template <class B, bool Prefetches, class Sink, std::size_t R, class F, class... Source, class... A>
+template <class B, bool Prefetches, std::size_t K, class Sink, std::size_t R, class F, class... Source, class A>
 TIGON_INLINE bool map_together(std::size_t cols, const std::array<Sink, R>& y, const std::array<F, R>& f,
-                               const std::array<std::tuple<Source...>, R>& x, A*... sums) {
+                               const std::array<std::tuple<Source...>, R>& x, A* sums, std::size_t stride) {
   using V = vec_of_elements<B, typename Source::element_type..., typename Sink::element_type>;
-  constexpr std::size_t N = V::size, U = std::min<std::size_t>(B::row.unroll, 2), K = sizeof...(A);
+  constexpr std::size_t N = V::size, U = std::min<std::size_t>(B::row.unroll, 2);
   // Compilers keep what is loaded after a store behind it. Rows of 16 bits, which compute for longer, mix the vectors
   // of a step and store their sums at its end; wider ones are bandwidth-bound, and go on vector by vector.
   constexpr bool mixes = sizeof(typename Sink::element_type) == 2 && !is_prepared<F>;
@@ -100,11 +100,10 @@ TIGON_INLINE bool map_together(std::size_t cols, const std::array<Sink, R>& y, c
     typename step_of::sums acc[count];
     [[maybe_unused]] const std::size_t next = j + 2 * U * N <= cols ? j + U * N : j;
     const auto keep_sums = [&]([[maybe_unused]] auto u) TIGON_LAMBDA {
-      std::size_t k = 0;
-      (store(acc[u].v[k++], sums + j + u * N, ignore), ...);
+      unrolled<K>([&](auto k) TIGON_LAMBDA { store(acc[u].v[k], sums + k * stride + j + u * N, ignore); });
     };
     unrolled<count>([&](auto u) TIGON_LAMBDA {
-      acc[u] = {{load<V>(sums + j + u * N, ignore)...}};
+      unrolled<K>([&](auto k) TIGON_LAMBDA { acc[u].v[k] = load<V>(sums + k * stride + j + u * N, ignore); });
       unrolled<R>([&](auto r) TIGON_LAMBDA {
         const auto load = [&](auto from) TIGON_LAMBDA { return from.template load<V>(j, u * N, ignore); };
         const auto v = [&]() TIGON_LAMBDA {

@@ -98,7 +98,12 @@ class row_worker {
   /// y[j]... = f(x[j]...); f returns a pack where there are several outputs. Outputs may be operands.
   template <class... X, class... Y, class F>
   TIGON_INLINE void map(reads<X...> in, writes<Y...> out, F f) const {
-    unpacked([&](auto... x) TIGON_LAMBDA { (void)write<0>(out, f, x...); }, in.x);
+    const auto y = sinks(out);
+    unpacked(
+        [&](auto... x) TIGON_LAMBDA {
+          (void)write<0, 0>(y, (detail::was_read(x) || ...), f, detail::source<B>(x, beside<X...>())...);
+        },
+        in.x);
   }
 
   /// Map and sum in one pass: f returns a pack whose first vectors go to the outputs and whose others are summed.
@@ -110,7 +115,8 @@ class row_worker {
         [&](auto... x) TIGON_LAMBDA {
           using R = decltype(f(detail::source<B>(x, at_).template load<detail::vec_of<B, X...>>(0)...));
           constexpr std::size_t K = pack_size<R> - sizeof...(Y);
-          const auto total = write<K, Maxima>(out, f, x...);
+          const auto total =
+              write<K, Maxima>(sinks(out), (detail::was_read(x) || ...), f, detail::source<B>(x, beside<X...>())...);
           return finish<K>([&](auto k) TIGON_LAMBDA {
             if constexpr (k + Maxima < K)
               return sum_lanes(total.v[k]);
@@ -213,15 +219,14 @@ class row_worker {
     return {at_.row, at_.column, sharing, at_.ahead, at_.leads};
   }
 
-  // Outputs larger than stream_bytes are stored past the caches, each unless it is an operand. Of K results that are
-  // reduced the last are maxima, the others sums.
-  template <std::size_t K, std::size_t Maxima = 0, class... Y, class F, class... X>
-  TIGON_INLINE auto write(writes<Y...> out, F f, X... x) const {
-    const auto y = unpacked([&](auto... to) TIGON_LAMBDA { return std::tuple(detail::sink(to, at_)...); }, out.y);
-    return write_to<K, Maxima>(y, (detail::was_read(x) || ...), f, detail::source<B>(x, beside<X...>())...);
+  template <class... Y>
+  TIGON_INLINE auto sinks(const writes<Y...>& out) const {
+    return unpacked([&](auto... to) TIGON_LAMBDA { return std::tuple(detail::sink(to, at_)...); }, out.y);
   }
+  // Outputs larger than stream_bytes are stored past the caches, each unless it is an operand, `read` whether one was.
+  // Of K results that are reduced the last are maxima, the others sums.
   template <std::size_t K, std::size_t Maxima, class... Sink, class F, class... Source>
-  TIGON_INLINE auto write_to(std::tuple<Sink...> y, bool read, F f, Source... x) const {
+  TIGON_INLINE auto write(const std::tuple<Sink...>& y, bool read, F f, Source... x) const {
     using V = detail::vec_of_elements<B, typename Source::element_type..., typename Sink::element_type...>;
     constexpr map_plan plan = plan_of<B, detail::pass_shape<row_pass::map, V, K, Source...>>;
     detail::map_course on{cols};
