@@ -14,18 +14,53 @@ macro(tigon_require_arguments function)
   endif()
 endmacro()
 
-# The names of all operators: those of the header that reads the choices, in a checkout or installed.
-function(tigon_operators out)
+# The path of a header below include/tigon, in a checkout or installed; empty: there is none.
+function(tigon_header name out)
+  set(${out} "" PARENT_SCOPE)
   foreach(up IN ITEMS .. ../../.. ../../../..)
-    set(header ${CMAKE_CURRENT_FUNCTION_LIST_DIR}/${up}/include/tigon/backend/operators.hpp)
+    set(header ${CMAKE_CURRENT_FUNCTION_LIST_DIR}/${up}/include/tigon/${name})
     if(EXISTS ${header})
-      file(STRINGS ${header} operators REGEX "^ +x[(]")
-      string(REGEX MATCHALL "x[(][a-z0-9_]+" operators "${operators}")
-      list(TRANSFORM operators REPLACE "^x.(.+)$" "\\1")
-      set(${out} ${operators} PARENT_SCOPE)
+      set(${out} ${header} PARENT_SCOPE)
       return()
     endif()
   endforeach()
+endfunction()
+
+# The names of all operators: those of the header that reads the choices.
+function(tigon_operators out)
+  tigon_header(backend/operators.hpp header)
+  file(STRINGS ${header} operators REGEX "^ +x[(]")
+  string(REGEX MATCHALL "x[(][a-z0-9_]+" operators "${operators}")
+  list(TRANSFORM operators REPLACE "^x.(.+)$" "\\1")
+  set(${out} ${operators} PARENT_SCOPE)
+endfunction()
+
+# The names of the backends of the library, in order of preference: the lines of backend/library.hpp.
+function(tigon_library_backends out)
+  tigon_header(backend/library.hpp header)
+  file(STRINGS ${header} lines REGEX "^#include <tigon/backends/.*/line.hpp>")
+  list(TRANSFORM lines REPLACE "^.*/backends/(.*)/line.hpp>.*$" "\\1")
+  set(${out} ${lines} PARENT_SCOPE)
+endfunction()
+
+# What the line of a backend of the library needs: HIGHWAY, XSIMD, EIGEN, ONEDNN; FLAGS of the compiler; CUDA. Nothing of
+# one that is not the library's.
+function(tigon_needs_of backend out)
+  set(needs)
+  tigon_header("backends/${backend}/line.hpp" header)
+  if(header)
+    file(READ ${header} line)
+    foreach(pair IN ITEMS FOUND_hwy,HIGHWAY FOUND_dnnl,HIGHWAY FOUND_dnnl,ONEDNN FOUND_xsimd,XSIMD FOUND_eigen,EIGEN
+        FOUND_cuda,CUDA FLAGS_,FLAGS)
+      string(REPLACE "," ";" pair "${pair}")
+      list(GET pair 0 word)
+      list(GET pair 1 library)
+      if(line MATCHES "TIGON_${word}")
+        list(APPEND needs ${library})
+      endif()
+    endforeach()
+  endif()
+  set(${out} ${needs} PARENT_SCOPE)
 endfunction()
 
 # tigon_register_backend(TARGET acme NAME acme HEADER acme/backend.hpp DEVICES cpu)

@@ -3,29 +3,7 @@
 #ifndef TIGON_BENCH_SUPPORT_BACKENDS_HPP
 #define TIGON_BENCH_SUPPORT_BACKENDS_HPP
 
-#include <tigon/backends/generic/backend.hpp>
-#if __has_include(<Eigen/Core>)
-#include <tigon/backends/eigen/backend.hpp>
-#endif
-#if __has_include(<xsimd/xsimd.hpp>)
-#include <tigon/backends/xsimd/backend.hpp>
-#endif
-#if __has_include(<hwy/highway.h>)
-#include <tigon/backends/ascend/backend.hpp>
-#include <tigon/backends/highway/backend.hpp>
-#if defined(__AVX512BF16__)
-#include <tigon/backends/avx512_bf16/backend.hpp>
-#endif
-#if TIGON_FLAGS_arm_bf16
-#include <tigon/backends/arm_bf16/backend.hpp>
-#endif
-#if TIGON_FLAGS_amx
-#include <tigon/backends/amx/backend.hpp>
-#endif
-#if defined(TIGON_BENCH_ONEDNN)
-#include <tigon/backends/onednn/backend.hpp>
-#endif
-#endif
+#include <tigon/backend/found.hpp>
 // One that the library has never heard of: TIGON_BACKEND names it (docs/add_a_backend.md).
 #if defined(TIGON_BACKEND_HEADER)
 #include TIGON_BACKEND_HEADER
@@ -58,54 +36,39 @@ struct backend_list {
 template <class... A, class... B>
 backend_list<A..., B...> operator+(backend_list<A...>, backend_list<B...>);
 
-using generic_list = backend_list<tigon::backends::generic>;
-#if __has_include(<Eigen/Core>)
-using eigen_list = backend_list<tigon::backends::eigen>;
-#else
-using eigen_list = backend_list<>;
+/// Whether the build links what a backend needs.
+template <class B>
+inline constexpr bool is_linked = true;
+#if TIGON_FOUND_dnnl && !defined(TIGON_BENCH_ONEDNN)
+template <>
+inline constexpr bool is_linked<tigon::backends::onednn> = false;
 #endif
-#if __has_include(<xsimd/xsimd.hpp>)
-using xsimd_list = backend_list<tigon::backends::xsimd>;
-#else
-using xsimd_list = backend_list<>;
-#endif
-#if __has_include(<hwy/highway.h>)
-using ascend_list = backend_list<tigon::backends::ascend>;
-#else
-using ascend_list = backend_list<>;
-#endif
-#if __has_include(<hwy/highway.h>) && defined(TIGON_BENCH_ONEDNN)  // the build found libdnnl, and links it
-using onednn_list = backend_list<tigon::backends::onednn>;
-#else
-using onednn_list = backend_list<>;
-#endif
+/// Of the default engine on the CPU, or a backend of your own.
+template <class B>
+inline constexpr bool is_quick = B::info.devices.contains(tigon::device::cpu) &&
+                                 std::same_as<typename B::engine, typename tigon::default_backend::engine>;
+
 #if defined(TIGON_BACKEND_HEADER)
 using own_list = backend_list<tigon::default_backend>;
 #else
 using own_list = backend_list<>;
 #endif
-#if __has_include(<hwy/highway.h>) && TIGON_FLAGS_amx
-using highway_list = backend_list<tigon::backends::highway, tigon::backends::avx512_bf16, tigon::backends::amx>;
-#elif __has_include(<hwy/highway.h>) && defined(__AVX512BF16__)
-using highway_list = backend_list<tigon::backends::highway, tigon::backends::avx512_bf16>;
-#elif __has_include(<hwy/highway.h>) && TIGON_FLAGS_arm_bf16
-using highway_list = backend_list<tigon::backends::highway, tigon::backends::arm_bf16>;
-#elif __has_include(<hwy/highway.h>)
-using highway_list = backend_list<tigon::backends::highway>;
-#else
-using highway_list = backend_list<>;
-#endif
-
 // TIGON_BENCH_QUICK: the default engine, and a backend of your own, in f32 and bf16 alone, which compiles in a fifth of
 // the time.
 #if defined(TIGON_BENCH_QUICK)
-using all_backends = decltype(highway_list{} + onednn_list{} + own_list{});
+template <class B>
+inline constexpr bool is_wanted = is_linked<B> && is_quick<B>;
 inline std::vector<dtype> all_dtypes() { return {dtype::f32, dtype::bf16}; }
 #else
-using all_backends = decltype(generic_list{} + eigen_list{} + xsimd_list{} + highway_list{} + onednn_list{} +
-                              ascend_list{} + own_list{});
+template <class B>
+inline constexpr bool is_wanted = is_linked<B>;
 inline std::vector<dtype> all_dtypes() { return {dtype::f32, dtype::bf16, dtype::f16, dtype::f64}; }
 #endif
+/// Those of the registry, and one of your own behind them.
+template <class... B>
+auto wanted(tigon::backend_list<B...>)
+    -> decltype((backend_list<>{} + ... + std::conditional_t<is_wanted<B>, backend_list<B>, backend_list<>>{}));
+using all_backends = decltype(wanted(tigon::found_backends{}) + own_list{});
 
 /// f.template operator()<B, T>() for the backend, one of a list, and the element type that the request names.
 template <class R, class Backends = all_backends, class F>

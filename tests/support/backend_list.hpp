@@ -9,21 +9,7 @@
 #if defined(TIGON_CONFORMANCE_BACKEND)
 #include TIGON_CONFORMANCE_HEADER
 #else
-#include <tigon/backends/eigen/backend.hpp>
-#include <tigon/backends/highway/backend.hpp>
-#include <tigon/backends/xsimd/backend.hpp>
-#if defined(__AVX512BF16__)
-#include <tigon/backends/avx512_bf16/backend.hpp>
-#endif
-#if TIGON_FLAGS_arm_bf16
-#include <tigon/backends/arm_bf16/backend.hpp>
-#endif
-#if TIGON_FLAGS_amx
-#include <tigon/backends/amx/backend.hpp>
-#endif
-#if defined(TIGON_TESTS_ONEDNN)
-#include <tigon/backends/onednn/backend.hpp>
-#endif
+#include <tigon/backend/found.hpp>
 #endif
 
 #if defined(TIGON_TESTS_LINKED_KERNELS)
@@ -62,18 +48,35 @@ using single_numbers = shared<backends::generic>;
 /// What a test builds on that needs some backend with products of its own.
 using usual_backend = shared<backends::highway>;
 
-/// One backend an engine: what row programs are tested on.
-using engine_backends = list<backends::generic, backends::eigen, backends::xsimd, backends::highway>;
+/// The backends of a list of which Keep<B>::value, the last first.
+template <template <class> class Keep, class List>
+struct kept_backends {
+  using type = list<>;
+};
+template <template <class> class Keep, class First, class... More>
+struct kept_backends<Keep, backend_list<First, More...> > {
+  using type = decltype(typename kept_backends<Keep, backend_list<More...> >::type{} +
+                        std::conditional_t<Keep<First>::value, list<First>, list<> >{});
+};
+template <template <class> class Keep>
+using found_where = typename kept_backends<Keep, found_backends>::type;
 
-#if TIGON_FLAGS_amx
-using dot_backends = list<backends::avx512_bf16, backends::amx>;
-#elif defined(__AVX512BF16__)
-using dot_backends = list<backends::avx512_bf16>;
-#elif TIGON_FLAGS_arm_bf16
-using dot_backends = list<backends::arm_bf16>;
-#else
-using dot_backends = list<>;
-#endif
+template <class B>
+inline constexpr bool is_engine = std::is_void_v<parent_t<B> > || std::is_same_v<parent_t<B>, backends::generic>;
+template <class B>
+inline constexpr bool links_library = B::info.name == "onednn";  // to a library that the build may not have found
+template <class B>
+struct runs_engine : std::bool_constant<B::info.devices.contains(device::cpu) && is_engine<B> > {};
+template <class B>
+struct has_products : std::bool_constant<B::info.devices.contains(device::cpu) && !is_engine<B> && !links_library<B> > {
+};
+template <class B>
+struct links_products : std::bool_constant<links_library<B> > {};
+
+/// One backend an engine: what row programs are tested on.
+using engine_backends = found_where<runs_engine>;
+/// Their children, which have products of their own.
+using dot_backends = found_where<has_products>;
 /// The default where bf16 is multiplied by instructions, if the flags have them.
 #if defined(__AVX512BF16__)
 using bf16_backend = shared<backends::avx512_bf16>;
@@ -83,7 +86,7 @@ using bf16_backend = shared<backends::arm_bf16>;
 using bf16_backend = usual_backend;
 #endif
 #if defined(TIGON_TESTS_ONEDNN)  // the build found libdnnl, and links it
-using onednn_backends = list<backends::onednn>;
+using onednn_backends = found_where<links_products>;
 #else
 using onednn_backends = list<>;
 #endif

@@ -2,21 +2,11 @@
 #ifndef TIGON_TOOLS_TIGON_INFO_ALL_BACKENDS_HPP
 #define TIGON_TOOLS_TIGON_INFO_ALL_BACKENDS_HPP
 
+#include <tigon/backend/found.hpp>
 #include <tigon/tigon.hpp>
-// tests/backend/registry_test.cpp counts them.
-#define TIGON_LINES_FOUND
-#include <tigon/backend/library.hpp>
-#undef TIGON_LINES_FOUND
 
 using tigon::backend_list;
-
-// clang-format off
-using all_backends = decltype(backend_list<>{}
-#define TIGON_LINES_AS_TYPES
-#include <tigon/backend/library.hpp>
-#undef TIGON_LINES_AS_TYPES
-);
-// clang-format on
+using all_backends = tigon::found_backends;  // tests/backend/registry_test.cpp counts them
 
 /// The same, and before them the default backend where it is one of the program's own, as a vendor's or a mix.
 template <class Default, class... B>
