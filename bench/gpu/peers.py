@@ -271,6 +271,44 @@ def gates(bench):
                 leaves_of(a), (0.115, 0.166), errors)
 
 
+def mlp(bench):
+    """Backward overwrites what forward saved: after the first its results are of no use, and its time is the same."""
+    import liger_kernel.transformers.functional as liger
+
+    doors = bench.doors
+    for name in ("mlp_workspace", "tiled_mlp_workspace"):
+        getattr(doors.library, name).restype = ctypes.c_size_t
+    for tokens, hidden, n, shards in ((8192, 4096, 14336, 0), (8192, 2048, 8192, 0), (8192, 4096, 14336, 4)):
+        x, dy = random(tokens, hidden), random(tokens, hidden)
+        wg, wu, wd = random(n, hidden) * 0.02, random(n, hidden) * 0.02, random(hidden, n) * 0.02
+        y, dx, dwg, dwu, dwd = (torch.empty_like(t) for t in (x, x, wg, wu, wd))
+        extents = [tokens, hidden, n] + ([shards] if shards else [])
+        workspace = getattr(doors.library, "tiled_mlp_workspace" if shards else "mlp_workspace")(*map(ctypes.c_size_t, extents))
+        bench.more_scratch(workspace + (1 << 20))
+        if shards:
+            forward = lambda: doors.tiled_mlp_forward(x, wg, wu, wd, y, *extents)
+            backward = lambda: doors.tiled_mlp_backward(dy, x, wg, wu, wd, dx, dwg, dwu, dwd, *extents)
+        else:
+            saved = random(tokens, 3 * n)
+            forward = lambda: doors.mlp_forward(x, wg, wu, wd, y, saved, *extents)
+            backward = lambda: doors.mlp_backward(dy, x, wg, wu, wd, saved, dx, dwg, dwu, dwd, *extents)
+        bench.once(forward), bench.once(backward)
+        some = [t.float().requires_grad_() for t in (x, wg, wu, wd)]
+        reference = (F.silu(some[0] @ some[1].T) * (some[0] @ some[2].T)) @ some[3].T
+        reference.backward(dy.float())
+        errors = [error(y, reference)], [error(a, b.grad) for a, b in zip((dx, dwg, dwu, dwd), some)]
+        del some, reference
+        torch.cuda.empty_cache()
+        plain = lambda x, wg, wu, wd: F.linear(F.silu(F.linear(x, wg)) * F.linear(x, wu), wd)
+        peer = lambda x, wg, wu, wd: F.linear(liger.liger_swiglu(F.linear(x, wg), F.linear(x, wu)), wd)
+        flop = 6 * tokens * hidden * n
+        both_passes(bench, "tiled_mlp" if shards else "mlp", f"{tokens} x {hidden} x {n}" + (f", {shards} shards" if shards else ""),
+                    (0, 0), forward, backward, peer, plain, leaves_of(x, wg, wu, wd), None,
+                    [[f"{workspace / 2**20:.0f} MiB, {flop / 1e12:.2f} TFLOP"] + errors[0], errors[1]])
+        del x, dy, wg, wu, wd, y, dx, dwg, dwu, dwd, forward, backward
+        torch.cuda.empty_cache()
+
+
 def cross_entropy(bench):
     from liger_kernel.ops.cross_entropy import LigerCrossEntropyFunction
 
@@ -340,7 +378,7 @@ def fused_linear_cross_entropy(bench):
         torch.cuda.empty_cache()
 
 
-OPERATORS = [copy, rms_norm, layer_norm, softmax, gates, cross_entropy, fused_linear_cross_entropy]
+OPERATORS = [copy, rms_norm, layer_norm, softmax, gates, mlp, cross_entropy, fused_linear_cross_entropy]
 
 
 def main():

@@ -45,9 +45,9 @@ struct cuda : generic {
               op::qk_norm_rope, op::qwen2vl_mrope, op::rms_norm, op::rope, op::selective_log_softmax,
               op::selective_logprob, op::softmax, op::sparsemax, op::tvd, op::vocab_parallel_cross_entropy,
               op::vocab_parallel_fused_linear_cross_entropy, op::vocab_parallel_fused_linear_scaled_cross_entropy>;
-  /// Operators that are made of row programs alone.
-  using shared =
-      op_list<op::fused_add_rms_norm, op::geglu, op::layer_norm, op::relu_squared, op::swiglu, op::swiglu_fused>;
+  /// Operators that are made of row programs and products alone.
+  using shared = op_list<op::fused_add_rms_norm, op::geglu, op::layer_norm, op::mlp, op::relu_squared, op::swiglu,
+                         op::swiglu_fused, op::tiled_mlp>;
   /// CUDA's default stream, with a growing workspace of the calling thread's own.
   static context& default_context() {
     thread_local workspace scratch(gpu::memory(nullptr));

@@ -29,7 +29,7 @@ struct kernel<op::mlp, backends::generic> {
     if (to_save.data != nullptr) {
       const auto to = detail::mlp_values<T>::of(to_save);
       activate<B>(x, w, biases, to, opt, ctx);
-      product<B>(to.a, w.down, y, down, ctx, {}, biases.down);
+      product<B>(to.a, w.down, y, down, ctx, biases.down);
       return;
     }
     const std::size_t chunk = detail::inference_rows<B, T>(x.rows, n);
@@ -37,7 +37,7 @@ struct kernel<op::mlp, backends::generic> {
     for (std::size_t begin = 0; begin < x.rows; begin += chunk) {
       const matrix_view<T> a(memory, std::min(chunk, x.rows - begin), n);
       activate<B>(x.rows_from(begin, a.rows), w, biases, detail::mlp_values<T>{a, {}, {}}, opt, ctx);
-      product<B>(a, w.down, y.rows_from(begin, a.rows), down, ctx, {}, biases.down);
+      product<B>(a, w.down, y.rows_from(begin, a.rows), down, ctx, biases.down);
     }
   }
 
@@ -104,13 +104,11 @@ struct kernel<op::mlp, backends::generic> {
         up = at.of(keep ? to.u : to.a);
       }
       const matrix_view<const T> part = x.rows_from(at.row, at.rows);
-      product<B>(part, detail::columns_of(w.gate, t, at), gate, {.alpha = opt.gate_multiplier, .b = t}, ctx, {},
+      product<B>(part, detail::columns_of(w.gate, t, at), gate, {.alpha = opt.gate_multiplier, .b = t}, ctx,
                  detail::part_of_bias(b.gate, at.col, at.cols));
-      const auto gated = [&](matrix_view<A> u, std::size_t row, std::size_t col, std::size_t) {
+      const auto gated = [&](matrix_view<A> u, std::size_t row, std::size_t col, context& own) {
         const detail::mlp_block here{row, col, u.rows, u.cols}, there = here.at(at.row, at.col);
         const matrix_view<A> g = here.of(gate);
-        workspace nothing;
-        context own(serial(), nothing);
         if constexpr (wide) {
           gates.forward(g, u, there.of(to.a), own);
         } else {
@@ -120,8 +118,8 @@ struct kernel<op::mlp, backends::generic> {
           detail::convert_matrix<row_backend<B>>(u, there.of(to.a), own);
         }
       };
-      product<B>(part, detail::columns_of(w.up, t, at), up, {.b = t}, ctx, gated,
-                 detail::part_of_bias(b.up, at.col, at.cols));
+      product_then<B>(part, detail::columns_of(w.up, t, at), up, {.b = t}, ctx, gated,
+                      detail::part_of_bias(b.up, at.col, at.cols));
     });
   }
 
@@ -141,14 +139,12 @@ struct kernel<op::mlp, backends::generic> {
     detail::for_blocks(rows, cols, most, [&](detail::mlp_block at) {
       matrix_view<A> all(sums[0], at.rows, at.cols);
       if constexpr (wide) all = values.a;
-      product<B>(
+      product_then<B>(
           dy.rows_from(at.row, at.rows), detail::columns_of(down, opt.weights, at), all,
           {.alpha = opt.down_multiplier, .b = opt.weights}, ctx,
-          [&](matrix_view<A> p, std::size_t row, std::size_t col, std::size_t) {
+          [&](matrix_view<A> p, std::size_t row, std::size_t col, context& own) {
             const detail::mlp_block here{row, col, p.rows, p.cols}, there = here.at(at.row, at.col);
             const matrix_view<T> gate = there.of(values.g), up = there.of(values.u);
-            workspace nothing;
-            context own(serial(), nothing);
             if constexpr (wide) {
               gates.backward(p, gate, up, own);
             } else {
@@ -178,22 +174,36 @@ struct kernel<op::mlp, backends::generic> {
       detail::for_blocks(dx.rows, dx.cols, most, [&](detail::mlp_block at) {
         const matrix_view<A> sum(sums, at.rows, at.cols);
         product<B>(d.g.rows_from(at.row, at.rows), detail::columns_of(w.gate, opt.weights, at), sum, first, ctx);
-        product<B>(d.u.rows_from(at.row, at.rows), detail::columns_of(w.up, opt.weights, at), sum, second, ctx,
-                   [&](matrix_view<A> part, std::size_t row, std::size_t col, std::size_t) {
-                     workspace nothing;
-                     context own(serial(), nothing);
-                     detail::convert_matrix<row_backend<B>>(
-                         part, detail::mlp_block{at.row + row, at.col + col, part.rows, part.cols}.of(dx), own);
-                   });
+        product_then<B>(d.u.rows_from(at.row, at.rows), detail::columns_of(w.up, opt.weights, at), sum, second, ctx,
+                        [&](matrix_view<A> part, std::size_t row, std::size_t col, context& own) {
+                          const detail::mlp_block there{at.row + row, at.col + col, part.rows, part.cols};
+                          detail::convert_matrix<row_backend<B>>(part, there.of(dx), own);
+                        });
       });
     }
   }
 
   template <backend B, class TA, class TB, element TC, class Epilogue = no_epilogue>
   static void product(matrix_view<TA> a, matrix_view<TB> b, matrix_view<TC> c, gemm_options opt, context& ctx,
-                      const Epilogue& epilogue = {}, std::type_identity_t<in_vector<TC>> bias = {}) {
+                      std::type_identity_t<in_vector<TC>> bias = {}, const Epilogue& epilogue = {}) {
     kernel_for<op::gemm, B>::template forward<B, std::remove_const_t<TA>, std::remove_const_t<TB>, TC>(
         a, {b}, bias, c, epilogue, opt, ctx);
+  }
+  /// The same, and then(part, its first row, its first column, context) for every part of c while it is in the cache;
+  /// where c is in memory that the host does not read, for all of it.
+  template <backend B, class TA, class TB, element TC, class Then>
+  static void product_then(matrix_view<TA> a, matrix_view<TB> b, matrix_view<TC> c, gemm_options opt, context& ctx,
+                           const Then& then, std::type_identity_t<in_vector<TC>> bias = {}) {
+    if constexpr (host_memory<B>) {
+      product<B>(a, b, c, opt, ctx, bias, [&](matrix_view<TC> part, std::size_t row, std::size_t col, std::size_t) {
+        workspace nothing;
+        context own(serial(), nothing);
+        then(part, row, col, own);
+      });
+    } else {
+      product<B>(a, b, c, opt, ctx, bias);
+      then(c, 0, 0, ctx);
+    }
   }
 
   /// Bytes that a pass takes.
