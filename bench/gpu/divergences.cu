@@ -1,5 +1,6 @@
 #include "doors.hpp"
 // Behind it: it says how these are compiled.
+#include <tigon/losses/cross_entropy_divergence.hpp>
 #include <tigon/losses/jsd.hpp>
 #include <tigon/losses/kl_div.hpp>
 #include <tigon/losses/tvd.hpp>
@@ -25,5 +26,19 @@ TIGON_BENCH_DOOR int tvd_forward(void* x, void* t, void* loss, void* dx, size_t 
   return call([=](auto& ctx) {
     tigon::tvd_forward<B>(matrix(x, r, c), matrix(t, r, c), vector<float>(loss, 1), matrix(dx, r, c), {}, tigon::absent,
                           ctx);
+  });
+}
+TIGON_BENCH_DOOR int cross_entropy_tvd_forward(void* z, void* target, void* t, void* loss, void* dz, size_t r,
+                                               size_t c) {
+  return call([=](auto& ctx) {
+    tigon::cross_entropy_tvd_forward<B>(matrix(z, r, c), labels(target, r), matrix(t, r, c), {vector<float>(loss, 1)},
+                                        matrix(dz, r, c), {}, tigon::absent, ctx);
+  });
+}
+TIGON_BENCH_DOOR int cross_entropy_jsd_forward(void* z, void* target, void* t, void* loss, void* dz, double beta,
+                                               size_t r, size_t c) {
+  return call([=](auto& ctx) {
+    tigon::cross_entropy_jsd_forward<B>(matrix(z, r, c), labels(target, r), matrix(t, r, c), {vector<float>(loss, 1)},
+                                        matrix(dz, r, c), {.beta = beta}, tigon::absent, ctx);
   });
 }

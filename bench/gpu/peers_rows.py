@@ -125,8 +125,8 @@ def divergences(bench):
     x, t = (torch.log_softmax(random(rows, vocab).float(), -1).to(BF16) for _ in range(2))
     dx, loss, upstream = torch.empty_like(x), torch.empty(1, dtype=F32, device=DEVICE), torch.ones(1, dtype=F32, device=DEVICE)
 
-    def gradient(function):
-        leaf = x.clone().requires_grad_()
+    def gradient(function, of=x):
+        leaf = of.clone().requires_grad_()
 
         def run():
             return torch.autograd.grad(function(leaf), leaf)
@@ -158,6 +158,21 @@ def divergences(bench):
     bench.once(run)
     bench.report("tvd", "with gradient", f"{rows} x {vocab}", 3 * size, bench.median_ms(run),
                  gradient(lambda leaf: liger.liger_tvd(leaf, q, reduction="batchmean")), None, 0.77)
+    z, target = random(rows, vocab), torch.randint(0, vocab, (rows,), device=DEVICE)
+
+    def with_labels(distance, teacher):  # of rows
+        return lambda z, target: F.cross_entropy(z, target, reduction="sum") + distance(torch.log_softmax(z, -1), teacher[: z.shape[0]].to(z.dtype)).sum()
+
+    for name, distance, teacher, beta in (("cross_entropy_jsd", jsd, t, [0.5]), ("cross_entropy_tvd", lambda x, q: 0.5 * (x.exp() - q).abs(), q, [])):
+        run = lambda: getattr(doors, f"{name}_forward")(z, target, teacher, loss, dx, *beta, rows, vocab)
+        bench.once(run)
+        of_rows = with_labels(distance, teacher)
+        z64 = z[few].double().requires_grad_()
+        (of_rows(z64, target[few]) / rows).backward()
+        bench.report(name, "with gradient", f"{rows} x {vocab}", 3 * size, bench.median_ms(run), None,
+                     gradient(torch.compile(lambda leaf: of_rows(leaf.float(), target) / rows), z), None, error(dx[few], z64.grad))
+        del z64
+    del z
     both = (lambda: doors.kl_div_forward(x, t, loss, rows, vocab)), (lambda: doors.kl_div_backward(t, upstream, dx, rows, vocab))
     for run in both:
         bench.once(run)

@@ -11,10 +11,9 @@ using tigon::backends::cuda;
 namespace op = tigon::op;
 
 /// docs/cuda.md lists them.
-using missing =
-    tigon::op_list<op::cross_entropy_jsd, op::cross_entropy_tvd, op::expert_parallel_moe, op::matmul_int8_int2, op::moe,
-                   op::moe_gather, op::moe_router, op::moe_routing, op::moe_scatter, op::multi_token_attention,
-                   op::neighborhood_attention, op::neighborhood_attention_layer>;
+using missing = tigon::op_list<op::expert_parallel_moe, op::matmul_int8_int2, op::moe, op::moe_gather, op::moe_router,
+                               op::moe_routing, op::moe_scatter, op::multi_token_attention, op::neighborhood_attention,
+                               op::neighborhood_attention_layer>;
 /// Rows of losses behind a layer, which have no public function: cuda has the losses themselves.
 using inner = tigon::op_list<op::distillation, op::scaled_cross_entropy>;
 template <class... Op>

@@ -92,7 +92,7 @@ void check_cross_entropy_divergence(const cross_entropy_divergence_arguments<T>&
   args.made<A>("upstream weight_ce over the denominator", per_row * opt.weight_ce);
   args.made<A>("upstream weight_divergence over the denominator and the temperature",
                per_row * opt.weight_divergence / std::min(opt.temperature, 1.0));
-  expect_labels(of.name, target, vocab, opt.ignore_index);
+  expect_labels_of<B>(of.name, target, vocab, opt.ignore_index);
   ctx.workspace().expect(of.name, cross_entropy_divergence_workspace<B, T>(rows, vocab, ctx));
 }
 

@@ -35,16 +35,17 @@ struct cuda : generic {
   template <class A>
   using number = gpu::scaled_number<A>;
   using overrides =
-      op_list<op::adamw, op::attention, op::attn_res, op::cross_entropy, op::dyt, op::embedding,
-              op::fused_linear_cosine_distillation, op::fused_linear_cpo, op::fused_linear_cross_entropy,
-              op::fused_linear_distillation, op::fused_linear_dpo, op::fused_linear_grpo, op::fused_linear_jsd,
-              op::fused_linear_jsd_distillation, op::fused_linear_kl_div, op::fused_linear_kto, op::fused_linear_orpo,
-              op::fused_linear_preference, op::fused_linear_scaled_cross_entropy, op::fused_linear_simpo,
-              op::fused_linear_unpaired_preference, op::gemm, op::group_norm, op::grpo_loss, op::jsd, op::kl_div,
-              op::llama4_rope, op::mhc_coeffs, op::mhc_post_res, op::mhc_pre, op::modulated_rms_norm, op::poly_norm,
-              op::qk_norm_rope, op::qwen2vl_mrope, op::rms_norm, op::rope, op::selective_log_softmax,
-              op::selective_logprob, op::softmax, op::sparsemax, op::tvd, op::vocab_parallel_cross_entropy,
-              op::vocab_parallel_fused_linear_cross_entropy, op::vocab_parallel_fused_linear_scaled_cross_entropy>;
+      op_list<op::adamw, op::attention, op::attn_res, op::cross_entropy, op::cross_entropy_jsd, op::cross_entropy_tvd,
+              op::dyt, op::embedding, op::fused_linear_cosine_distillation, op::fused_linear_cpo,
+              op::fused_linear_cross_entropy, op::fused_linear_distillation, op::fused_linear_dpo,
+              op::fused_linear_grpo, op::fused_linear_jsd, op::fused_linear_jsd_distillation, op::fused_linear_kl_div,
+              op::fused_linear_kto, op::fused_linear_orpo, op::fused_linear_preference,
+              op::fused_linear_scaled_cross_entropy, op::fused_linear_simpo, op::fused_linear_unpaired_preference,
+              op::gemm, op::group_norm, op::grpo_loss, op::jsd, op::kl_div, op::llama4_rope, op::mhc_coeffs,
+              op::mhc_post_res, op::mhc_pre, op::modulated_rms_norm, op::poly_norm, op::qk_norm_rope, op::qwen2vl_mrope,
+              op::rms_norm, op::rope, op::selective_log_softmax, op::selective_logprob, op::softmax, op::sparsemax,
+              op::tvd, op::vocab_parallel_cross_entropy, op::vocab_parallel_fused_linear_cross_entropy,
+              op::vocab_parallel_fused_linear_scaled_cross_entropy>;
   /// Operators that are made of row programs and products alone.
   using shared = op_list<op::fused_add_rms_norm, op::geglu, op::layer_norm, op::mlp, op::relu_squared, op::swiglu,
                          op::swiglu_fused, op::tiled_mlp>;
@@ -78,6 +79,7 @@ struct cuda : generic {
 #include <tigon/backends/cuda/sparsemax.hpp>
 #include <tigon/backends/cuda/vocab_parallel_cross_entropy.hpp>
 #if __has_include(<Eigen/Core>)  // what products need on every backend (gemm/kernel.hpp)
+#include <tigon/backends/cuda/cross_entropy_divergence.hpp>
 #include <tigon/backends/cuda/distillation.hpp>
 #include <tigon/backends/cuda/fused_linear_cross_entropy.hpp>
 #include <tigon/backends/cuda/fused_linear_kl_div.hpp>

@@ -41,7 +41,7 @@ namespace detail {
 inline namespace TIGON_ABI {
 /// The call of Op's kernel, and the totals of the losses of rows. `ce` are the options of cross entropy.
 template <class Op, class B, element T, token_id I, class Weight>
-void compute_cross_entropy_divergence(const cross_entropy_divergence_arguments<T>& of, std::span<const I> targets,
+void cross_entropy_divergence_on_host(const cross_entropy_divergence_arguments<T>& of, std::span<const I> targets,
                                       Weight weight, const cross_entropy_options& ce, context& ctx) {
   using A = accumulator_t<T>;
   const auto& opt = of.opt;
@@ -83,6 +83,15 @@ void compute_cross_entropy_divergence(const cross_entropy_divergence_arguments<T
   put(of.losses.loss, [&](std::size_t i) {
     return part(opt.weight_ce, of_rows.out.loss[i]) + part(opt.weight_divergence, distance(i));
   });
+}
+/// The same; the kernel of a device with memory of its own takes these arguments, and makes the totals there.
+template <class Op, class B, element T, token_id I, class Weight>
+void compute_cross_entropy_divergence(const cross_entropy_divergence_arguments<T>& of, std::span<const I> targets,
+                                      Weight weight, const cross_entropy_options& ce, context& ctx) {
+  if constexpr (host_memory<B>)
+    cross_entropy_divergence_on_host<Op, B, T, I>(of, targets, weight, ce, ctx);
+  else
+    kernel_for<Op, B>::template forward<B, T, I>(of, targets, weight, ce, ctx);
 }
 }  // namespace TIGON_ABI
 }  // namespace detail
