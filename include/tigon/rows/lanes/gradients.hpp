@@ -87,7 +87,7 @@ class program_tasks {
     for (std::size_t column = 0; column < cols_; column += B::row.block_cols)
       for (std::size_t k = 0; k < n; ++k)
         reduction_.template side_work<B>(first + k, column, now[k].data())
-            .template run<B::row.unroll>(std::min(B::row.block_cols, cols_ - column));
+            .template run<B::row.unroll>(std::min(+B::row.block_cols, cols_ - column));
   }
 
   // A group row by row, R at a time where possible. False where rows are left alone.
@@ -111,7 +111,8 @@ class program_tasks {
     bool all = true;
     for (std::size_t column = 0; column < cols_; column += B::row.block_cols)
       for (std::size_t k = 0; k < n; ++k) {
-        const std::size_t i = first + k, width = std::min(B::row.block_cols, cols_ - column);
+        // By value (+): nvcc has no such member on the device.
+        const std::size_t i = first + k, width = std::min(+B::row.block_cols, cols_ - column);
         if constexpr (shares_loop) {
           // The last rows reduce themselves, for nothing.
           const std::size_t later = i + group_ < end ? i + group_ : i;
