@@ -205,6 +205,7 @@ class cudnn {
     if (cudnnSetStream(handle_, stream_of(ctx)) != CUDNN_STATUS_SUCCESS)
       tigon::detail::fail(error_code::device, "tigon: cuda: cuDNN does not take the stream of the context");
     graph.run(handle_, at, scratch, op);
+    is_queued(ctx);
 #if TIGON_CHECKS >= 2
     ctx.wait();
 #endif

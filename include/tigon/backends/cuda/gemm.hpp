@@ -137,7 +137,8 @@ struct kernel<op::gemm, backends::cuda> : detail::gemm_kernel {
                                           opt.beta,
                                           factor == nullptr ? nullptr : &factor->value,
                                           factor == nullptr ? nullptr : &(opt.beta == 0 ? factor->zero : factor->one)};
-        return gpu::cublas::of_this_device().run(product, scratch, gpu::stream_of(ctx));
+        gpu::cublas::of_this_device().run(product, scratch, gpu::stream_of(ctx));
+        return gpu::is_queued(ctx);
       }
 #endif
     const auto tiles = [](std::size_t extent) { return gpu::blocks(tigon::detail::ceil_div(extent, gpu::plain_tile)); };

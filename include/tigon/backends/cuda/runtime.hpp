@@ -63,24 +63,27 @@ inline unsigned fitting(std::size_t count, const char* what) {
 inline unsigned blocks(std::size_t count) { return fitting(count, "blocks"); }
 inline unsigned columns(std::size_t count) { return fitting(count, "columns"); }
 
-// A launch puts a kernel into the queue of the context. With TIGON_CHECKS of 2 the call waits for it, and throws what
-// it reports.
+/// Behind everything that goes into the queue of a context, a kernel or a library's: with TIGON_CHECKS of 2 the call
+/// waits for it, and throws what it reports.
+inline void is_queued([[maybe_unused]] context& ctx) {
+#if TIGON_CHECKS >= 2
+  ctx.wait();
+#endif
+}
+
+// A launch puts a kernel into the queue of the context.
 #if defined(TIGON_CUDA_MODEL)
 template <class... Parameter, class... Argument>
 void launch(context& ctx, void (*kernel)(Parameter...), dim3 grid, dim3 threads, Argument... argument) {
   cuda_model::launch(stream_of(ctx), kernel, grid, threads, argument...);
-#if TIGON_CHECKS >= 2
-  ctx.wait();
-#endif
+  is_queued(ctx);
 }
 #else
 template <class... Parameter, class... Argument>
 void launch(context& ctx, void (*kernel)(Parameter...), cudaLaunchConfig_t config, Argument... argument) {
   config.stream = stream_of(ctx);
   expect_success(cudaLaunchKernelEx(&config, kernel, argument...), "a kernel does not start");
-#if TIGON_CHECKS >= 2
-  ctx.wait();
-#endif
+  is_queued(ctx);
 }
 template <class... Parameter, class... Argument>
 void launch(context& ctx, void (*kernel)(Parameter...), dim3 grid, dim3 threads, Argument... argument) {
