@@ -5,6 +5,7 @@
 #include <tigon/ops/gate/geglu_kernel.hpp>
 #include <tigon/ops/gate/swiglu_kernel.hpp>
 #include <tigon/ops/mlp/mlp_options.hpp>
+#include <tigon/ops/mlp/sum_blocks.hpp>
 
 namespace tigon::detail {
 inline namespace TIGON_ABI {
@@ -30,27 +31,86 @@ struct multiple_sum_program {
   }
 };
 
-/// The gate in the type of the sums, A, of an MLP of type T: its kernel on R, which has rows alone.
+/// a of a gate's program, and g and u as they come.
+template <class P>
+struct gate_with_operands {
+  P program;
+  template <class V>
+  TIGON_INLINE pack<V, 3> map(V g, V u) const {
+    return {{program.map(g, u), g, u}};
+  }
+};
+
+/// Whether the gates of R are the library's programs. Then a pass over sums in f32 has operands of other types besides;
+/// otherwise a gate has operands of one type.
+template <class R>
+inline constexpr bool gates_are_programs = std::same_as<provider_t<op::swiglu, R>, backends::generic> &&
+                                           std::same_as<provider_t<op::geglu, R>, backends::generic>;
+
+/// The gate Op of an MLP of type T on R, which has rows alone, by sums of type A. `own`: of a part, whose sums may be
+/// overwritten.
 ///
-///   forward(g, u, a, ctx)    a = act(g) u
-///   backward(p, g, u, ctx)   g and u become dg and du
+///   forward(g, u, a)         a = act(g) u
+///   backward(p, g, u)        g and u become dg and du
+///   forward(g, u, to)        as T: a, and g and u where they have memory
+///   backward(p, g, u, at)    as T; `at`: for sums of g and u, unless gates_are_programs
+template <class R, element T, class Op, class Options>
+struct gate_of_op {
+  using A = accumulator_t<T>;
+  using K = kernel_for<Op, R>;
+  Options options;
+  context& own;
+
+  void forward(in_matrix<A> g, in_matrix<A> u, matrix_view<A> a) const {
+    K::template forward<R, A>(g, u, a, options, own);
+  }
+  void backward(in_matrix<A> p, matrix_view<A> g, matrix_view<A> u) const {
+    K::template backward<R, A>(p, g, u, g, u, options, own);
+  }
+  void forward(matrix_view<A> g, matrix_view<A> u, mlp_values<T> to) const {
+    const in_matrix<A> of_g(g), of_u(u);
+    if constexpr (gates_are_programs<R>) {
+      K::template with_program<R, A>(options, [&]<class P>(P program) {
+        if (to.g.data == nullptr || std::same_as<T, A>)
+          map_rows<R>(own, program, reads(of_g, of_u), writes(to.a));
+        else
+          map_rows<R>(own, gate_with_operands<P>{program}, reads(of_g, of_u), writes(to.a, to.g, to.u));
+      });
+    } else if constexpr (std::same_as<T, A>) {
+      forward(of_g, of_u, to.a);
+    } else {
+      if (to.g.data != nullptr) convert_matrix<R>(g, to.g, own), convert_matrix<R>(u, to.u, own);
+      forward(of_g, of_u, u);
+      convert_matrix<R>(u, to.a, own);
+    }
+  }
+  void backward(matrix_view<A> p, matrix_view<T> g, matrix_view<T> u, mlp_values<A> at) const {
+    if constexpr (gates_are_programs<R>) {
+      K::template with_program<R, A>(options, [&](auto program) {
+        map_rows<R>(own, program, reads(in_matrix<A>(p), in_matrix<T>(g), in_matrix<T>(u)), writes(g, u));
+      });
+    } else if constexpr (std::same_as<T, A>) {
+      backward(p, g, u);
+    } else {
+      convert_matrix<R>(g, at.g, own), convert_matrix<R>(u, at.u, own);
+      backward(p, at.g, at.u);
+      convert_matrix<R>(at.g, g, own), convert_matrix<R>(at.u, u, own);
+    }
+  }
+};
+
+/// The gate that options name: with(own, f) calls f(gate_of_op).
 template <class R, element T>
 struct mlp_gate_kernel<R, T, mlp_gate> {
-  using A = accumulator_t<T>;
   mlp_gate gate;
 
   static void check(const expects&, mlp_gate) {}
-  void forward(in_matrix<A> g, in_matrix<A> u, matrix_view<A> a, context& ctx) const {
+  template <class F>
+  void with(context& own, F f) const {
     if (gate == mlp_gate::swiglu)
-      kernel_for<op::swiglu, R>::template forward<R, A>(g, u, a, default_swiglu{}, ctx);
+      f(gate_of_op<R, T, op::swiglu, default_swiglu>{{}, own});
     else
-      kernel_for<op::geglu, R>::template forward<R, A>(g, u, a, default_geglu{}, ctx);
-  }
-  void backward(in_matrix<A> p, matrix_view<A> g, matrix_view<A> u, context& ctx) const {
-    if (gate == mlp_gate::swiglu)
-      kernel_for<op::swiglu, R>::template backward<R, A>(p, g, u, g, u, default_swiglu{}, ctx);
-    else
-      kernel_for<op::geglu, R>::template backward<R, A>(p, g, u, g, u, default_geglu{}, ctx);
+      f(gate_of_op<R, T, op::geglu, default_geglu>{{}, own});
   }
 };
 
@@ -67,18 +127,15 @@ struct operator_of_gate<geglu_options> {
 /// Of one operator, with all of its options; round_gate rounds to T.
 template <class R, element T, class Gate>
 struct mlp_gate_kernel {
-  using A = accumulator_t<T>;
   using gate_op = typename operator_of_gate<Gate>::type;
   Gate gate;
 
   static void check(const expects& expect, const Gate& options) {
     if constexpr (std::same_as<Gate, swiglu_options>) expect_swiglu_options<accumulator_t<T>>(expect, options);
   }
-  void forward(in_matrix<A> g, in_matrix<A> u, matrix_view<A> a, context& ctx) const {
-    kernel_for<gate_op, R>::template forward<R, A>(g, u, a, gate_of_stored<T, Gate>{gate}, ctx);
-  }
-  void backward(in_matrix<A> p, matrix_view<A> g, matrix_view<A> u, context& ctx) const {
-    kernel_for<gate_op, R>::template backward<R, A>(p, g, u, g, u, gate_of_stored<T, Gate>{gate}, ctx);
+  template <class F>
+  void with(context& own, F f) const {
+    f(gate_of_op<R, T, gate_op, gate_of_stored<T, Gate>>{{gate}, own});
   }
 };
 

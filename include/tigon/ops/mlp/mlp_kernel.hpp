@@ -108,15 +108,9 @@ struct kernel<op::mlp, backends::generic> {
                  detail::part_of_bias(b.gate, at.col, at.cols));
       const auto gated = [&](matrix_view<A> u, std::size_t row, std::size_t col, context& own) {
         const detail::mlp_block here{row, col, u.rows, u.cols}, there = here.at(at.row, at.col);
-        const matrix_view<A> g = here.of(gate);
-        if constexpr (wide) {
-          gates.forward(g, u, there.of(to.a), own);
-        } else {
-          if (keep) detail::convert_matrix<row_backend<B>>(g, there.of(to.g), own);
-          if (keep) detail::convert_matrix<row_backend<B>>(u, there.of(to.u), own);
-          gates.forward(g, u, u, own);
-          detail::convert_matrix<row_backend<B>>(u, there.of(to.a), own);
-        }
+        detail::mlp_values<T> part_of{there.of(to.a), {}, {}};
+        if (keep) part_of.g = there.of(to.g), part_of.u = there.of(to.u);
+        gates.with(own, [&](const auto& of) { of.forward(here.of(gate), u, part_of); });
       };
       product_then<B>(part, detail::columns_of(w.up, t, at), up, {.b = t}, ctx, gated,
                       detail::part_of_bias(b.up, at.col, at.cols));
@@ -133,9 +127,9 @@ struct kernel<op::mlp, backends::generic> {
     const std::size_t rows = dy.rows, cols = values.a.cols;
     const detail::mlp_block most = wide ? detail::mlp_block{0, 0, rows, cols} : detail::largest_block<B, A>(rows, cols);
     workspace::frame frame(ctx.workspace());
+    constexpr std::size_t planes = planes_of_gradient<B, T>;
     A* sums[3] = {};
-    if (!wide)
-      for (A*& plane : sums) plane = frame.template take<A>(most.rows * most.cols);
+    for (std::size_t k = 0; k < planes; ++k) sums[k] = frame.template take<A>(most.rows * most.cols);
     detail::for_blocks(rows, cols, most, [&](detail::mlp_block at) {
       matrix_view<A> all(sums[0], at.rows, at.cols);
       if constexpr (wide) all = values.a;
@@ -144,19 +138,20 @@ struct kernel<op::mlp, backends::generic> {
           {.alpha = opt.down_multiplier, .b = opt.weights}, ctx,
           [&](matrix_view<A> p, std::size_t row, std::size_t col, context& own) {
             const detail::mlp_block here{row, col, p.rows, p.cols}, there = here.at(at.row, at.col);
-            const matrix_view<T> gate = there.of(values.g), up = there.of(values.u);
-            if constexpr (wide) {
-              gates.backward(p, gate, up, own);
-            } else {
-              const auto g = here.of(matrix_view<A>(sums[1], at.rows, at.cols));
-              const auto u = here.of(matrix_view<A>(sums[2], at.rows, at.cols));
-              detail::convert_matrix<row_backend<B>>(gate, g, own), detail::convert_matrix<row_backend<B>>(up, u, own);
-              gates.backward(p, g, u, own);
-              detail::convert_matrix<row_backend<B>>(g, gate, own), detail::convert_matrix<row_backend<B>>(u, up, own);
-            }
+            detail::mlp_values<A> of_part{};
+            if constexpr (planes == 3)
+              of_part.g = here.of(matrix_view<A>(sums[1], at.rows, at.cols)),
+              of_part.u = here.of(matrix_view<A>(sums[2], at.rows, at.cols));
+            gates.with(own, [&](const auto& of) { of.backward(p, there.of(values.g), there.of(values.u), of_part); });
           });
     });
   }
+
+  /// Blocks of sums that it takes.
+  template <backend B, element T>
+  static constexpr std::size_t planes_of_gradient = std::same_as<T, accumulator_t<T>>            ? 0
+                                                    : detail::gates_are_programs<row_backend<B>> ? 1
+                                                                                                 : 3;
 
   /// dx of dg and du: one sum of two products.
   template <backend B, element T, element W, class Options>
@@ -239,7 +234,7 @@ struct kernel<op::mlp, backends::generic> {
       return workspace::bytes_for<T>(chunk, n) + std::max(forward_bytes(chunk, false), forward_bytes(last, false));
     }
     std::size_t bytes =
-        std::max(blocks_bytes(tokens, n, hidden, wide ? 0 : 3), blocks_bytes(tokens, hidden, n, wide ? 0 : 1));
+        std::max(blocks_bytes(tokens, n, hidden, planes_of_gradient<B, T>), blocks_bytes(tokens, hidden, n, !wide));
     if (detail::trains(of))
       bytes = std::max({bytes, gemm_workspace<B, T, T, G>(hidden, n, tokens, workers),
                         gemm_workspace<B, T, T, G>(n, hidden, tokens, workers)});

@@ -87,7 +87,7 @@ struct kernel<op::moe, backends::generic> {
     if constexpr (wide<T>)
       if (keep) p.gate = c.gate_of(to_save), p.up = c.up_of(to_save);
     project<B, T, W>(p, w, biases, ctx);
-    gate.forward(p.gate, p.up, p.act, ctx);
+    gate.with(ctx, [&](const auto& of) { of.forward(p.gate, p.up, p.act); });
     if constexpr (!wide<T>) {
       if (keep) copy<rows>(p.gate, c.gate_of(to_save), ctx), copy<rows>(p.up, c.up_of(to_save), ctx);
       copy<rows>(p.act, p.act_T, ctx);
@@ -111,7 +111,7 @@ struct kernel<op::moe, backends::generic> {
       project_again<B, T, W>(p, w, biases, ctx);
     else
       copy<rows>(c.gate_of(from.values), p.gate, ctx), copy<rows>(c.up_of(from.values), p.up, ctx);
-    gate.forward(p.gate, p.up, p.act, ctx);
+    gate.with(ctx, [&](const auto& of) { of.forward(p.gate, p.up, p.act); });
     if (before_gate || from.dweights.data != nullptr) {
       product<B, T>(p.dy, w.down, p.dact, {}, ctx);
       workspace::frame frame(ctx.workspace());
@@ -124,7 +124,7 @@ struct kernel<op::moe, backends::generic> {
     dw.down.add_product(p.dy, p.activated(), ctx);
     dw.biases.template add_down<T>(p.dy, c, from.weights, ctx);
     if (!before_gate) return;
-    gate.backward(p.dact, p.gate, p.up, ctx);
+    gate.with(ctx, [&](const auto& of) { of.backward(p.dact, p.gate, p.up); });
     dw.biases.add_gate_up(p.gate, p.up, ctx);
     if constexpr (!wide<T>) copy<rows>(p.gate, p.gate_T, ctx), copy<rows>(p.up, p.up_T, ctx);
     dw.gate.add_product(p.dgate(), p.x, ctx), dw.up.add_product(p.dup(), p.x, ctx);
