@@ -133,12 +133,11 @@ numbers qk_norm_rope(std::size_t dim, rotary_pairs pairs, float factor) {
 
 /// The experts are in the memory of the host, which checks them before backward.
 template <class B>
-numbers moe_router(std::size_t tokens, std::size_t experts, std::size_t k, bool normalise) {
+numbers moe_router(std::size_t tokens, std::size_t experts, std::size_t k, moe_router_options opt) {
   numbers logits = some(tokens * experts, 1), bias = some(experts, 2), dweights = some(tokens * k, 3);
   numbers weights(tokens * k, unwritten), dlogits(tokens * experts, unwritten);
   std::vector<std::int32_t> chosen(tokens * k, -1);
   const matrix_view<std::int32_t> indices(chosen.data(), tokens, k);
-  const moe_router_options opt{.normalise = normalise};
   on<B>([&] {
     moe_router_forward<B>(matrix(logits, experts), bias, indices, matrix(weights, k), opt);
     moe_router_backward<B>(matrix(dweights, k), matrix(logits, experts), indices, matrix(dlogits, experts), opt);
@@ -201,8 +200,14 @@ TEST(block_model, qk_norm_rope) {
       expect_same(qk_norm_rope<block_model>(14, pairs, factor), qk_norm_rope<backends::generic>(14, pairs, factor));
 }
 TEST(block_model, moe_router) {
-  for (const bool normalise : {true, false})
-    expect_same(moe_router<block_model>(3, 17, 4, normalise), moe_router<backends::generic>(3, 17, 4, normalise));
+  for (const bool normalise : {true, false}) {
+    const moe_router_options plain{.normalise = normalise};
+    expect_same(moe_router<block_model>(3, 17, 4, plain), moe_router<backends::generic>(3, 17, 4, plain));
+    for (const auto score : {router_score::softmax, router_score::sqrt_softplus}) {
+      const moe_router_options grouped{.score = score, .normalise = normalise, .groups = 6, .kept_groups = 2};
+      expect_same(moe_router<block_model>(3, 18, 4, grouped), moe_router<backends::generic>(3, 18, 4, grouped));
+    }
+  }
 }
 TEST(block_model, selective_log_softmax) {
   for (const std::size_t cols : {7, 4100})
@@ -211,7 +216,7 @@ TEST(block_model, selective_log_softmax) {
 
 using without_sync = block_model_lacking<lacking::sync>;
 TEST(block_model_without_sync, group_norm) { (void)group_norm<without_sync>(4, 4, 41); }
-TEST(block_model_without_sync, moe_router) { (void)moe_router<without_sync>(3, 17, 4, false); }
+TEST(block_model_without_sync, moe_router) { (void)moe_router<without_sync>(3, 17, 4, {.normalise = false}); }
 TEST(block_model_without_sync, attn_res) { (void)attn_res<without_sync>(6, 2, 70); }
 using without_shared_arrays = block_model_lacking<lacking::shared_arrays>;
 TEST(block_model_without_shared_arrays, selective_log_softmax) {

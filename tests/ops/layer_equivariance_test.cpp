@@ -66,7 +66,8 @@ TYPED_TEST(equivariance_of_layers, of_gates_and_choices) {
       tigon::swiglu_fused_forward<B>(gate_up, y, layout);
       tigon::swiglu_fused_backward<B>(dy, gate_up, dgate_up, layout);
     });
-  for (const auto score : {tigon::router_score::softmax, tigon::router_score::sigmoid})
+  for (const auto score :
+       {tigon::router_score::softmax, tigon::router_score::sigmoid, tigon::router_score::sqrt_softplus})
     expect_equivariant<T>([=](auto& call) {
       constexpr std::size_t k = 5;
       const auto logits = call.in(), dlogits = call.gradient();

@@ -9,33 +9,40 @@ namespace tigon {
 
 /// The k experts of every token with the highest scores.
 ///
-///   s[e] = softmax(logits[t])[e], or sigmoid(logits[t,e])
-///   indices[t] = the k experts with the largest s[e] + bias[e], the largest first
+///   s[e] = softmax(logits[t])[e], or sigmoid(logits[t,e]), or sqrt(softplus(logits[t,e])), softplus(z) = log(1 + e^z)
+///   indices[t] = the k experts with the largest s[e] + bias[e], the largest first, of the groups that are kept
 ///   weights[t,j] = scale * s[e] / sum over the k chosen of s,   or scale * s[e];   e = indices[t,j]
-///   d = scale * dweights[t],   w = weights[t] / scale,   D = sum over j of w d; 0 with sigmoids not normalised
-///   dlogits[t,e] = w (d - D) where e was chosen, times 1 - s[e] with sigmoids;
+///   d = scale * dweights[t],   w = weights[t] / scale,   D = sum over j of w d; 0 without softmax if not normalised
+///   dlogits[t,e] = w (d - D) l where e was chosen;  l = 1 with softmax, 1 - s[e] with sigmoid,
+///                  sigmoid(z) / (2 softplus(z)), z = logits[t,e], with sqrt_softplus;
 ///                  elsewhere 0, or -s[e] D with a softmax that is not normalised
+///
+/// `groups` of experts beside each other, e / (experts / groups) that of expert e, have as score the sum of their two
+/// largest s[e] + bias[e], or the largest. The `kept_groups` groups with the largest scores are kept.
 ///
 /// Formula    docs/formulas/moe.md.
 /// Shapes     logits, dlogits [tokens, experts]; bias [experts] or `absent`; indices, weights, dweights [tokens, k].
-///            tokens and k may be 0, k <= experts.
+///            tokens and k may be 0, k <= experts in the groups that are kept.
 /// Types      logits and dlogits one of f32, bf16, f16, f64; bias any one, weights and dweights any one (f64 only with
 ///            f64); indices std::int32_t or std::int64_t.
 /// Precision  f32 (f64 for f64), one rounding at weights and dlogits.
-/// Order      ties: the lower index first. Without a bias the logits are compared, which have the order of their
-///            scores, with one s + bias as it was computed. A NaN comes before all numbers, so that a bad logit is not
-///            passed over.
-/// Options    backward takes those of forward.
+/// Order      ties: the lower index first, of groups too. Without a bias the logits are compared, which have the order
+///            of their scores, with one s + bias as it was computed. Sums of two scores are compared as they were
+///            computed, those of a softmax without a bias as logarithms. A NaN comes before all numbers, and so does
+///            its group, so that a bad logit is not passed over.
+/// Options    backward takes those of forward; groups have no part in it.
 /// Writes     indices, weights; dlogits. The bias decides the choice alone: it has no gradient here, and no part in
 ///            weights.
 /// Aliasing   forward: no overlap. backward: dlogits may be logits. Otherwise no output shares an element with another
 ///            argument; any layout.
-/// Throws     tigon::error: shape, stride, alias, argument (scale is outside option_range, k is above experts),
+/// Throws     tigon::error: shape, stride, alias, argument (scale is outside option_range, groups is 0 or does not
+///            divide experts, kept_groups is 0 or above groups, k is above the experts in kept_groups groups),
 ///            workspace, and index (in every build) for an index outside [0, experts) or twice in a token, in backward;
 ///            before the first write.
-/// Edges      a logit of -inf has score 0; where all that were chosen have, their weights and gradients are 0. A NaN,
-///            and with softmax +inf, makes NaN of all weights of its token that depend on it. Normalised weights are
-///            exact where the scores themselves underflow.
+/// Edges      a logit of -inf has score 0; where all that were chosen have, their weights and gradients are 0. It is
+///            chosen before an expert of a group that is not kept. A NaN, and with softmax +inf, makes NaN of all
+///            weights of its token that depend on it; with sqrt_softplus +inf has weight +inf, normalised NaN.
+///            Normalised weights are exact where the scores themselves underflow.
 /// Max error  f32 2e-6, bf16 8e-3 of |reference| + its root mean square, both ways (tests/ops/moe_router_test.cpp).
 ///
 /// ```cpp
@@ -62,6 +69,13 @@ void expect_choices(const expects& expect, std::size_t k, std::size_t experts, c
   expect.that(k <= experts, error_code::argument, "indices", "of more columns than there are experts",
               "a token to choose an expert once");
   expect.finite<A>("scale", opt.scale);
+  expect.option(opt.groups != 0 && experts % opt.groups == 0, "groups", static_cast<double>(opt.groups),
+                "at least 1, and a divisor of the number of experts");
+  expect.option(opt.kept_groups != 0 && opt.kept_groups <= opt.groups, "kept_groups",
+                static_cast<double>(opt.kept_groups), "at least 1, and at most groups");
+  expect.that(k <= opt.kept_groups * (experts / opt.groups), error_code::argument, "indices",
+              "of more columns than there are experts in the groups that are kept",
+              "kept_groups * experts / groups at most");
 }
 template <token_id I>
 void expect_distinct(std::string_view op, matrix_view<const I> indices) {

@@ -17,24 +17,29 @@ struct kernel<op::moe_router, backends::generic> {
   static void forward(in_matrix<T> logits, in_vector<P> bias, matrix_view<I> indices, matrix_view<R> weights,
                       moe_router_options opt, context& ctx) {
     using A = accumulator_t<T>;
-    const bool soft = opt.score == router_score::softmax, biased = bias.data != nullptr;
+    const router_score score = opt.score;
+    const bool soft = score == router_score::softmax, biased = bias.data != nullptr;
     const bool all = soft && (biased || !opt.normalise);
     const A scale = static_cast<A>(opt.scale);
     const std::size_t k = indices.cols;
-    for_rows<B, A>(ctx, logits.rows, logits.cols, {.scratch = 2}, [=] TIGON_FN(auto row) {
-      const vector_view<A> key = row.scratch(0), weight = row.scratch(1);
+    for_rows<B, A>(ctx, logits.rows, logits.cols, {.scratch = 3}, [=] TIGON_FN(auto row) {
+      const vector_view<A> key = row.scratch(0), weight = row.scratch(1), of_groups = row.scratch(2);
       const auto whole = all ? detail::row_scores<A>::of(row, logits) : detail::row_scores<A>();
       if (!biased)
         row.map(reads(logits), writes(key), [](auto z) { return z; });
       else if (soft)
         row.map(reads(logits, bias), writes(key), [=](auto z, auto b) { return whole.score(z) + b; });
-      else
+      else if (score == router_score::sigmoid)
         row.map(reads(logits, bias), writes(key), [](auto z, auto b) { return simd::sigmoid(z) + b; });
+      else
+        row.map(reads(logits, bias), writes(key), [](auto z, auto b) { return detail::sqrt_softplus(z) + b; });
       if (!row.first()) return;
       I* chosen = indices.row(row.i);
-      detail::select_largest(key.data, row.cols, chosen, k);
+      const detail::chosen_scores<A> scores{score, opt.normalise, whole};
+      const detail::expert_choice<A> choice{scores, biased, opt.groups, opt.kept_groups, opt.group_score};
+      choice.choose(key.data, row.cols, of_groups.data, chosen, k);
       detail::take_chosen(logits.row(row.i), chosen, k, weight.data);
-      detail::chosen_scores<A>{opt.score, opt.normalise, whole}.weigh(weight.data, k);
+      scores.weigh(weight.data, k);
       detail::put_scaled(weight.data, k, scale, weights.row(row.i));
     });
   }

@@ -18,6 +18,9 @@ struct moe_router_options {
   router_score score = router_score::softmax;
   bool normalise = true;  ///< the weights of a token add up to scale
   double scale = 1;
+  std::size_t groups = 1;       ///< equal ones of experts beside each other
+  std::size_t kept_groups = 1;  ///< those of the largest scores, whose experts are chosen; as many as groups: no limit
+  router_group_score group_score = router_group_score::two_largest;
 };
 
 }  // namespace tigon
