@@ -1,6 +1,7 @@
-// Mixture of experts, of one rank and of several.
+// Mixture of experts, of one rank and of several, and its router.
 #include <tigon/ops/expert_parallel_moe.hpp>
 #include <tigon/ops/moe.hpp>
+#include <tigon/ops/moe_router.hpp>
 
 #include "declared.hpp"
 #include "groups.hpp"
@@ -138,12 +139,67 @@ void expert_parallel_moe_backward(const host& h, matrix dy, matrix x, matrix gat
   });
 }
 
+struct router_numbers {
+  int score;
+  bool normalise;
+  double scale;
+  std::size_t groups, kept_groups;
+  bool largest;
+};
+tigon::moe_router_options router_options(const router_numbers& n) {
+  tigon::moe_router_options opt;
+  opt.score = static_cast<tigon::router_score>(n.score);
+  opt.normalise = n.normalise, opt.scale = n.scale, opt.groups = n.groups, opt.kept_groups = n.kept_groups;
+  if (n.largest) opt.group_score = tigon::router_group_score::largest;
+  return opt;
+}
+/// Which experts the tokens choose.
+template <class I>
+tigon::matrix_view<I> chosen(const id_vector& indices, const wide_matrix& like) {
+  return {static_cast<I*>(indices.data), like.rows, like.cols, like.cols};
+}
+void moe_router(const host& h, matrix logits, vector bias, id_vector indices, wide_matrix weights, std::size_t,
+                int score, bool normalise, double scale, std::size_t groups, std::size_t kept_groups, bool largest) {
+  with_type("moe_router", logits.of, [&]<class T>() {
+    using A = tigon::accumulator_t<T>;
+    run(
+        h,
+        [&](const tigon::context& ctx) {
+          return tigon::moe_router_workspace<tigon::default_backend, T>(logits.cols, ctx);
+        },
+        [&](tigon::context& ctx) {
+          tigon::moe_router_forward(view<const T>(logits), view<const A>(bias), chosen<std::int64_t>(indices, weights),
+                                    view<A>(weights),
+                                    router_options({score, normalise, scale, groups, kept_groups, largest}), ctx);
+        });
+  });
+}
+void moe_router_backward(const host& h, wide_matrix dweights, matrix logits, id_vector indices, matrix dlogits,
+                         std::size_t, int score, bool normalise, double scale, std::size_t groups,
+                         std::size_t kept_groups, bool largest) {
+  with_type("moe_router_backward", logits.of, [&]<class T>() {
+    using A = tigon::accumulator_t<T>;
+    run(
+        h,
+        [&](const tigon::context& ctx) {
+          return tigon::moe_router_workspace<tigon::default_backend, T>(logits.cols, ctx);
+        },
+        [&](tigon::context& ctx) {
+          tigon::moe_router_backward(view<const A>(dweights), view<const T>(logits),
+                                     chosen<const std::int64_t>(indices, dweights), view<T>(dlogits),
+                                     router_options({score, normalise, scale, groups, kept_groups, largest}), ctx);
+        });
+  });
+}
+
 }  // namespace
 
 declared_operators declared_experts() {
   static constexpr declared_operator table[] = {
       declared<&moe>("moe"),
       declared<&moe_backward>("moe_backward"),
+      declared<&moe_router>("moe_router"),
+      declared<&moe_router_backward>("moe_router_backward"),
       declared<&expert_parallel_moe>("expert_parallel_moe"),
       declared<&expert_parallel_moe_backward>("expert_parallel_moe_backward"),
   };

@@ -86,6 +86,24 @@ def swiglu_formula(g, u, gate=1.0, down=1.0, limit=torch.inf, slope=1.0, offset=
     return down * g * (slope * g).sigmoid() * (u.clamp(-limit, limit) + offset)
 
 
+BIAS = torch.randn(12, generator=_generator) / 4
+
+
+def bias_of(z):
+    return BIAS.to(f64) if z.dtype == f64 else BIAS
+
+
+def router_formula(z, score, k, bias=0.0, normalise=True, scale=1.0, groups=1, kept_groups=1, largest=False):
+    """Weights of the chosen experts, the largest score first."""
+    s = {"softmax": lambda: z.softmax(-1), "sigmoid": z.sigmoid, "sqrt_softplus": lambda: F.softplus(z).sqrt()}[score]()
+    key = (s + bias).detach().unflatten(-1, (groups, -1))
+    of_groups = key.amax(-1) if largest else key.topk(2, -1).values.sum(-1)
+    kept = torch.zeros_like(of_groups, dtype=torch.bool).scatter(-1, of_groups.topk(kept_groups, -1).indices, True)
+    chosen = key.masked_fill(~kept[..., None], -torch.inf).flatten(-2).topk(k, -1).indices
+    w = s.gather(-1, chosen)
+    return scale * (w / w.sum(-1, keepdim=True) if normalise else w)
+
+
 def moe_formula(x, gate_up, down, weights, gate_up_bias, down_bias, interleaved=False, **options):
     y = torch.zeros_like(x)
     for j in range(EXPERTS.shape[1]):
@@ -146,6 +164,16 @@ LAYER_CASES = {
                                            up_offset=1.0),
         lambda *a: moe_formula(*a, interleaved=True, limit=0.8, slope=1.702, offset=1.0), (6, 8), (4, 12, 8), (4, 8, 6),
         (6, 2), (4, 12), (4, 8), factor=16, gradients=32),
+    "moe_router": Case(lambda z: ops.moe_router(z, 4)[1], lambda z: router_formula(z, "softmax", 4), (2, 5, 12)),
+    "moe_router_sigmoid_groups": Case(
+        lambda z: ops.moe_router(z, 5, bias_of(z), score="sigmoid", scale=2.5, groups=4, kept_groups=2)[1],
+        lambda z: router_formula(z, "sigmoid", 5, BIAS, scale=2.5, groups=4, kept_groups=2), (2, 7, 12)),
+    "moe_router_softmax_groups": Case(
+        lambda z: ops.moe_router(z, 3, normalise=False, groups=6, kept_groups=3, group_score="largest")[1],
+        lambda z: router_formula(z, "softmax", 3, normalise=False, groups=6, kept_groups=3, largest=True), (9, 12)),
+    "moe_router_sqrt_softplus": Case(
+        lambda z: ops.moe_router(z, 3, bias_of(z), score="sqrt_softplus", scale=1.5)[1],
+        lambda z: router_formula(z, "sqrt_softplus", 3, BIAS, scale=1.5), (9, 12)),
     "expert_parallel_moe": Case(
         lambda x, g, d, w, bg, bd: ops.expert_parallel_moe(x, g, d, EXPERTS, w, None, "halves", bg, bd), moe_formula,
         (6, 8), (4, 12, 8), (4, 8, 6), (6, 2), (4, 12), (4, 8), factor=16, gradients=32),

@@ -151,6 +151,40 @@ def test_trains_and_copies(make, args):
     assert torch.equal(*results) and repr(copy)
 
 
+ROUTED = dict(hidden_size=16, num_experts_per_tok=3, num_local_experts=12, num_experts=12, n_routed_experts=12,
+              routed_scaling_factor=2.5, n_group=4, topk_group=2, norm_topk_prob=True,
+              topk_method="group_limited_greedy", scoring_func="sqrtsoftplus")
+GROUPS = dict(scale=2.5, groups=4, kept_groups=2)
+ROUTERS = {
+    "deepseek_v3.modeling_deepseek_v3.DeepseekV3TopkRouter": dict(score="sigmoid", correction_bias=True, **GROUPS),
+    "glm4_moe.modeling_glm4_moe.Glm4MoeTopkRouter": dict(score="sigmoid", correction_bias=True, **GROUPS),
+    "mistral4.modeling_mistral4.Mistral4TopkRouter": GROUPS,
+    "deepseek_v2.modeling_deepseek_v2.DeepseekV2TopkRouter": dict(normalise=False, group_score="largest", **GROUPS),
+    "deepseek_v4.modeling_deepseek_v4.DeepseekV4TopKRouter": dict(score="sqrt_softplus", scale=2.5,
+                                                                 correction_bias=True),
+}
+
+
+@pytest.mark.parametrize("path", ROUTERS)
+def test_routers_load_their_counterparts_and_are_equal(path):
+    theirs = transformers_class(path)(types.SimpleNamespace(**ROUTED))
+    ours = modules.TopkRouter(16, 12, 3, **ROUTERS[path])
+    with torch.no_grad():
+        for t in theirs.state_dict().values():
+            t.copy_(rows(*t.shape) / 2)
+    ours.load_state_dict(theirs.state_dict())  # strictly
+    results = []
+    for router in (ours, theirs):
+        logits, weights, indices = router(rows(2, 25, 16))
+        indices, order = indices.sort(-1)  # theirs are in no order
+        weights = weights.gather(-1, order)
+        (weights * rows(*weights.shape)).sum().backward()
+        results.append((logits.detach(), weights.detach(), indices, router.weight.grad))
+    assert results[0][2].shape == (50, 3)
+    for a, b in zip(*results, strict=True):
+        torch.testing.assert_close(a, b, rtol=2e-5, atol=2e-5)
+
+
 def test_modules_refuse_what_they_do_not_have():
     with pytest.raises(ValueError, match="tigon: SwiGLUMLP: hidden_act is 'gelu_pytorch_tanh'; expected one of 'silu'"):
         modules.SwiGLUMLP(GEMMA)

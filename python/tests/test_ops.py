@@ -1125,6 +1125,15 @@ ERRORS = {
         x, torch.ones(3, 12, 16), torch.ones(3, 16, 6), LABELS[:, None], torch.ones(4, 1), down_bias=torch.ones(16)),
     "moe: weights is 4 x 2; expected 4 x 1, as indices": lambda x: ops.moe(
         x, torch.ones(3, 12, 16), torch.ones(3, 16, 6), LABELS[:, None], torch.ones(4, 2)),
+    "moe_router: groups is 3; expected a divisor of the number of experts, 16": lambda x: ops.moe_router(
+        x, 2, groups=3),
+    "moe_router: kept_groups is 5; expected at most groups, 4": lambda x: ops.moe_router(x, 2, groups=4, kept_groups=5),
+    "moe_router: k is 5; expected at most 4, the experts that can be chosen": lambda x: ops.moe_router(
+        x, 5, groups=8, kept_groups=2),
+    "moe_router: k is 0; expected an integer of at least 1": lambda x: ops.moe_router(x, 0),
+    "moe_router: bias is 4; expected 16, as logits has experts": lambda x: ops.moe_router(x, 2, torch.ones(4)),
+    "moe_router: score is 'relu'; expected one of 'softmax', 'sigmoid', 'sqrt_softplus'": lambda x: ops.moe_router(
+        x, 2, score="relu"),
     "limit is -1; expected a number above 0": lambda x: ops.swiglu(x, x, limit=-1.0),
     "rope: rotary_dim is 5; expected an even number": lambda x: ops.rope(
         torch.ones(Q), torch.ones(K), torch.ones(5, 8), torch.ones(5, 8), rotary_dim=5),

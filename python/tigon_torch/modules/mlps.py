@@ -111,6 +111,30 @@ class Experts(nn.Module):
                        top_k_weights.reshape(-1, k))
 
 
+class TopkRouter(nn.Module):
+    """The router in front of experts: DeepseekV3TopkRouter, Glm4MoeTopkRouter, DeepseekV4TopKRouter and their like of
+    transformers 5. Returns the logits, computed in f32, and the weights and indices that ops.moe_router makes of them.
+    correction_bias: with the buffer e_score_correction_bias, which is added for the choice."""
+
+    def __init__(self, hidden_size: int, num_experts: int, top_k: int, score: str = "softmax", normalise: bool = True,
+                 scale: float = 1.0, groups: int = 1, kept_groups: int = 1, group_score: str = "two_largest",
+                 correction_bias: bool = False):
+        super().__init__()
+        self.top_k = top_k
+        self.options = dict(score=score, normalise=normalise, scale=scale, groups=groups, kept_groups=kept_groups,
+                            group_score=group_score)
+        self.weight = nn.Parameter(torch.empty(num_experts, hidden_size))
+        nn.init.normal_(self.weight, std=0.02)
+        self.register_buffer("e_score_correction_bias", torch.zeros(num_experts) if correction_bias else None)
+
+    def forward(self, hidden_states: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        x = hidden_states.reshape(-1, self.weight.shape[1])
+        with torch.autocast(x.device.type, enabled=False):
+            logits = nn.functional.linear(x.float(), self.weight.float())
+        indices, weights = ops.moe_router(logits, self.top_k, self.e_score_correction_bias, **self.options)
+        return logits, weights, indices
+
+
 class _TiledMLP(nn.Module):
     def __init__(self, config, num_shards: int | None = None):
         super().__init__()

@@ -15,7 +15,7 @@ from .distillations import (
 from .divergences import jsd, kl_div, tvd
 from .entropies import (
     cross_entropy, CrossEntropyOutput, fused_linear_cross_entropy, fused_linear_scaled_cross_entropy)
-from .experts import expert_parallel_moe, moe
+from .experts import expert_parallel_moe, moe, moe_router
 from .gates import geglu, swiglu
 from .heads import multi_token_attention, neighborhood_attention, qk_norm_rope
 from .mlp import tiled_mlp
@@ -32,9 +32,9 @@ __all__ = ["embedding", "relu_squared", "softmax", "sparsemax", "attn_res", "mhc
            "mhc_post_res", "mhc_pre", "fused_linear_cosine_distillation", "fused_linear_jsd",
            "fused_linear_jsd_distillation", "fused_linear_kl_div", "jsd", "kl_div", "tvd", "cross_entropy",
            "CrossEntropyOutput", "fused_linear_cross_entropy", "fused_linear_scaled_cross_entropy", "logprobs",
-           "expert_parallel_moe", "moe", "geglu", "swiglu", "multi_token_attention", "neighborhood_attention",
-           "qk_norm_rope", "tiled_mlp", "dyt", "fused_add_rms_norm", "group_norm", "layer_norm", "modulated_rms_norm",
-           "poly_norm", "rms_norm", "fused_linear_grpo", "grpo_loss", "selective_log_softmax", "fused_linear_cpo",
+           "expert_parallel_moe", "moe", "moe_router", "geglu", "swiglu", "multi_token_attention",
+           "neighborhood_attention", "qk_norm_rope", "tiled_mlp", "dyt", "fused_add_rms_norm", "group_norm",
+           "layer_norm", "modulated_rms_norm", "poly_norm", "rms_norm", "fused_linear_grpo", "grpo_loss", "selective_log_softmax", "fused_linear_cpo",
            "fused_linear_dpo", "fused_linear_kto", "fused_linear_orpo", "fused_linear_simpo", "attention", "linear",
            "vocab_parallel_cross_entropy", "vocab_parallel_fused_linear_cross_entropy",
            "vocab_parallel_scaled_cross_entropy", "mrope", "rope"]
