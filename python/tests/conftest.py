@@ -138,7 +138,7 @@ def calls(monkeypatch):
 
     counts = {}
     for name in ("rms_norm", "fused_add_rms_norm", "swiglu", "geglu", "rope", "attention", "cross_entropy",
-                 "fused_linear_cross_entropy", "linear", "moe", "layer_norm",
+                 "fused_linear_cross_entropy", "linear", "moe", "moe_router", "layer_norm",
                  "relu_squared"):
         def counted(*args, _name=name, _function=getattr(ops, name), **kwargs):
             counts[_name] = counts.get(_name, 0) + 1

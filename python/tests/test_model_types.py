@@ -20,7 +20,7 @@ from small_models import IMAGES, TEXTS, WithoutHead, batch_of, of_type  # noqa: 
 from test_models import scatter  # noqa: E402
 
 import tigon_torch  # noqa: E402
-from tigon_torch.apply import families  # noqa: E402
+from tigon_torch.apply import equal, families  # noqa: E402
 from tigon_torch.compare import exactly  # noqa: E402
 
 DOCS = pathlib.Path(__file__).resolve().parents[2] / "docs" / "torch.md"
@@ -173,6 +173,26 @@ def test_f32_loss_and_gradients(kind):
         return 2 * of_eager + (3e-7 if name == "loss" else 4e-6)
 
     no_worse(kind, torch.float32, error, allowed)
+
+
+@pytest.mark.parametrize("kind", ["deepseek_v2", "deepseek_v3", "glm4v_moe_text"])
+def test_groups_of_experts(kind, calls, monkeypatch):
+    """Routers that choose among the best groups alone."""
+    config, fields = TEXTS[kind]
+    groups = dict(n_routed_experts=8, n_group=4, topk_group=2, num_experts_per_tok=3, routed_scaling_factor=2.5)
+    if "topk_method" in fields:
+        groups["topk_method"] = "group_limited_greedy"
+    monkeypatch.setitem(TEXTS, kind, (config, {**fields, **groups}))
+    test_f32_loss_and_gradients(kind)
+    assert calls["moe_router"] > 0
+    router, *_ = routers_of(kind)
+    assert (router.groups, router.kept_groups, router.scale) == (4, 2, 2.5)
+    assert router.group_score == ("largest" if kind == "deepseek_v2" else "two_largest")
+
+
+def routers_of(kind):
+    """What equal.py says of the routers of a model."""
+    return [found for m in of_type(kind).modules() if (found := equal.topk_router(m)) is not None]
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -118,7 +118,7 @@ class _Applying:
     def run(self) -> Report:
         self.loss()  # first: the logits that it looks at are transformers' own
         modules = list(self.model.modules())
-        for replace in (self.norm, self.layer, self.rotation, self.gate, self.experts):
+        for replace in (self.norm, self.layer, self.rotation, self.gate, self.experts, self.router):
             for module in modules:
                 replace(module)
         self.join_layers(modules)
@@ -205,6 +205,13 @@ class _Applying:
             self.forward("moe", experts, _modules.experts_forward, found)
         else:
             self.report.leave(f"moe: {type(experts).__name__} is not SwiGLU experts with weights [experts, out, in]")
+
+    def router(self, router) -> None:
+        if not self.on["moe"] or not has_kernel("moe_router", self.device):
+            return
+        found = _equal.topk_router(router)
+        if found is not None:
+            self.forward("moe_router", router, _modules.router_forward, found)
 
     def attend(self, modules) -> None:
         if self.family.attention is not None:

@@ -11,6 +11,7 @@ import dataclasses
 import inspect
 
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 from .. import ops
@@ -302,6 +303,69 @@ def swiglu_experts(module) -> Experts | None:
         return None
 
     return _once("experts", module, (), measure)
+
+
+@dataclasses.dataclass(frozen=True)
+class Router:
+    """Logits by the weight, in f32, and what ops.moe_router makes of them."""
+
+    score: str
+    normalise: bool
+    scale: float
+    groups: int
+    kept_groups: int
+    group_score: str
+
+    def __call__(self, x, weight, bias, k):
+        logits = F.linear(x.reshape(-1, weight.shape[1]).float(), weight.float())
+        indices, weights = ops.moe_router(logits, k, bias, self.score, self.normalise, self.scale, self.groups,
+                                          self.kept_groups, self.group_score)
+        return logits, weights, indices
+
+
+def _routers(module):
+    """Those that the fields of a module may stand for; groups that it has come before none."""
+    own = getattr(module, "num_group", None) or 1, getattr(module, "topk_group", None) or 1
+    scales = dict.fromkeys([float(getattr(module, "routed_scaling_factor", None) or 1.0), 1.0])
+    return [Router(score, normalise, scale, *groups, group_score)
+            for groups in dict.fromkeys([own, (1, 1)])
+            for group_score in (("two_largest", "largest") if groups[1] < groups[0] else ("two_largest",))
+            for score in ("sigmoid", "softmax", "sqrt_softplus") for normalise in (True, False) for scale in scales]
+
+
+def _by_index(logits, weights, indices):
+    """Choices of a token in the order of experts: torch.topk has them in any."""
+    indices, order = indices.sort(-1)
+    return logits, weights.gather(-1, order), indices
+
+
+def topk_router(module) -> Router | None:
+    """Of a router whose logits are f32: in 16 bits two are often equal, and torch.topk chooses any of them."""
+    if not is_of_transformers(module) or not type(module).__name__.endswith("Router") or module._modules:
+        return None
+    buffers = {name for name, _ in module.named_buffers(recurse=False)}
+    if _parameters(module) != {"weight"} or not buffers <= {"e_score_correction_bias"}:
+        return None
+    if not _own_forward_takes(module, 1) or not isinstance(getattr(module, "top_k", None), int):
+        return None
+
+    def measure():
+        experts, own = module.weight.shape[0], innermost(type(module).forward)
+        bias = torch.randn(experts, device="cpu", dtype=torch.float32) / 4 if buffers else None
+
+        def theirs(x, weight):
+            return _by_index(*own(_shell(module, weight=weight, hidden_dim=16, e_score_correction_bias=bias), x))
+
+        x, weight = (torch.randn(n, 16, device="cpu", dtype=torch.float32) for n in (1000, experts))
+        for form in _routers(module):
+            def ours(x, weight, form=form):
+                return _by_index(*form(x, weight, bias, module.top_k))
+
+            if same(theirs, ours, x, weight / 4):
+                return form
+        return None
+
+    return _once("router", module, (), measure)
 
 
 # ---- decoder layers

@@ -224,6 +224,19 @@ def experts_forward(experts):
     return forward
 
 
+def router_forward(router):
+    """Of an equal.Router."""
+
+    def forward(self, hidden_states):
+        # Under autocast the logits are not f32; a model in f64 has a bias in f64 beside logits in f32.
+        other = autocast_type(hidden_states) is not None or hidden_states.dtype == torch.float64
+        if other or not products.is_whole(self.weight) or not runs("moe_router", hidden_states):
+            return type(self).forward(self, hidden_states)
+        return router(hidden_states, self.weight, getattr(self, "e_score_correction_bias", None), self.top_k)
+
+    return forward
+
+
 def linear_forward(least: int, most: int | None, measures: bool):
     """By tigon with at least so many rows, and fewer than `most`. Where autocast's type is another than the weight's and
     it `measures`, by what is measured in that type."""

@@ -34,7 +34,7 @@ __all__ = ["embedding", "relu_squared", "softmax", "sparsemax", "attn_res", "mhc
            "CrossEntropyOutput", "fused_linear_cross_entropy", "fused_linear_scaled_cross_entropy", "logprobs",
            "expert_parallel_moe", "moe", "moe_router", "geglu", "swiglu", "multi_token_attention",
            "neighborhood_attention", "qk_norm_rope", "tiled_mlp", "dyt", "fused_add_rms_norm", "group_norm",
-           "layer_norm", "modulated_rms_norm", "poly_norm", "rms_norm", "fused_linear_grpo", "grpo_loss", "selective_log_softmax", "fused_linear_cpo",
-           "fused_linear_dpo", "fused_linear_kto", "fused_linear_orpo", "fused_linear_simpo", "attention", "linear",
-           "vocab_parallel_cross_entropy", "vocab_parallel_fused_linear_cross_entropy",
-           "vocab_parallel_scaled_cross_entropy", "mrope", "rope"]
+           "layer_norm", "modulated_rms_norm", "poly_norm", "rms_norm", "fused_linear_grpo", "grpo_loss",
+           "selective_log_softmax", "fused_linear_cpo", "fused_linear_dpo", "fused_linear_kto", "fused_linear_orpo",
+           "fused_linear_simpo", "attention", "linear", "vocab_parallel_cross_entropy",
+           "vocab_parallel_fused_linear_cross_entropy", "vocab_parallel_scaled_cross_entropy", "mrope", "rope"]
