@@ -27,12 +27,12 @@ struct add_row {
   }
 };
 
-/// Blocks that a multiprocessor has at once at least: two of 1024 threads where rows that every pass reads are reduced
-/// alone, in f32: such kernels are bandwidth-bound.
+/// Blocks that a multiprocessor has at once at least, or 0 for what the compiler finds best: two of 1024 threads where
+/// rows that every pass reads are reduced alone, in f32, since such kernels are bandwidth-bound.
 template <class Shape, class Call>
 inline constexpr unsigned least_blocks =
     Shape::kept == 0 && !Call::maps && Call::direct == 0 && sizeof(typename Call::A) == 4 ? 2048 / Shape::most_threads
-                                                                                          : 1;
+                                                                                          : 0;
 
 /// A row for each group: reduced, and mapped where the program has a map.
 template <class Shape, int N, class Call>
