@@ -69,15 +69,15 @@ struct gate_of_op {
   }
   void forward(matrix_view<A> g, matrix_view<A> u, mlp_values<T> to) const {
     const in_matrix<A> of_g(g), of_u(u);
-    if constexpr (gates_are_programs<R>) {
+    if constexpr (std::same_as<T, A>) {  // g and u are where they belong
+      forward(of_g, of_u, to.a);
+    } else if constexpr (gates_are_programs<R>) {
       K::template with_program<R, A>(options, [&]<class P>(P program) {
-        if (to.g.data == nullptr || std::same_as<T, A>)
+        if (to.g.data == nullptr)
           map_rows<R>(own, program, reads(of_g, of_u), writes(to.a));
         else
           map_rows<R>(own, gate_with_operands<P>{program}, reads(of_g, of_u), writes(to.a, to.g, to.u));
       });
-    } else if constexpr (std::same_as<T, A>) {
-      forward(of_g, of_u, to.a);
     } else {
       if (to.g.data != nullptr) convert_matrix<R>(g, to.g, own), convert_matrix<R>(u, to.u, own);
       forward(of_g, of_u, u);
@@ -85,12 +85,12 @@ struct gate_of_op {
     }
   }
   void backward(matrix_view<A> p, matrix_view<T> g, matrix_view<T> u, mlp_values<A> at) const {
-    if constexpr (gates_are_programs<R>) {
+    if constexpr (std::same_as<T, A>) {
+      backward(p, g, u);
+    } else if constexpr (gates_are_programs<R>) {
       K::template with_program<R, A>(options, [&](auto program) {
         map_rows<R>(own, program, reads(in_matrix<A>(p), in_matrix<T>(g), in_matrix<T>(u)), writes(g, u));
       });
-    } else if constexpr (std::same_as<T, A>) {
-      backward(p, g, u);
     } else {
       convert_matrix<R>(g, at.g, own), convert_matrix<R>(u, at.u, own);
       backward(p, at.g, at.u);
