@@ -283,7 +283,8 @@ def mlp(bench):
         wg, wu, wd = random(n, hidden) * 0.02, random(n, hidden) * 0.02, random(hidden, n) * 0.02
         y, dx, dwg, dwu, dwd = (torch.empty_like(t) for t in (x, x, wg, wu, wd))
         extents = [tokens, hidden, n] + ([shards] if shards else [])
-        workspace = getattr(doors.library, "tiled_mlp_workspace" if shards else "mlp_workspace")(*map(ctypes.c_size_t, extents))
+        op = "tiled_mlp" if shards else "mlp"
+        workspace = getattr(doors.library, f"{op}_workspace")(*map(ctypes.c_size_t, extents))
         bench.more_scratch(workspace + (1 << 20))
         if shards:
             forward = lambda: doors.tiled_mlp_forward(x, wg, wu, wd, y, *extents)
@@ -302,9 +303,8 @@ def mlp(bench):
         plain = lambda x, wg, wu, wd: F.linear(F.silu(F.linear(x, wg)) * F.linear(x, wu), wd)
         peer = lambda x, wg, wu, wd: F.linear(liger.liger_swiglu(F.linear(x, wg), F.linear(x, wu)), wd)
         print(f"   {workspace / 2**20:.0f} MiB, {6e-12 * tokens * hidden * n:.2f} TFLOP forward", flush=True)
-        both_passes(bench, "tiled_mlp" if shards else "mlp", f"{tokens} x {hidden} x {n}" + (f", {shards} shards" if shards else ""),
-                    (0, 0), forward, backward, peer, plain, leaves_of(x, wg, wu, wd), None,
-                    errors)
+        both_passes(bench, op, f"{tokens} x {hidden} x {n}" + (f", {shards} shards" if shards else ""), (0, 0), forward, backward,
+                    peer, plain, leaves_of(x, wg, wu, wd), None, errors)
         del x, dy, wg, wu, wd, y, dx, dwg, dwu, dwd, forward, backward
         torch.cuda.empty_cache()
 

@@ -43,7 +43,7 @@ inline constexpr bool is_linked = true;
 template <>
 inline constexpr bool is_linked<tigon::backends::onednn> = false;
 #endif
-/// Of the default engine on the CPU, or a backend of your own.
+/// Of the default engine, on the CPU.
 template <class B>
 inline constexpr bool is_quick = B::info.devices.contains(tigon::device::cpu) &&
                                  std::same_as<typename B::engine, typename tigon::default_backend::engine>;
