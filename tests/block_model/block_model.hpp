@@ -307,7 +307,8 @@ struct rows_on_blocks {
         if constexpr (D != 0)
           std::apply(
               [&](auto... y) {
-                row.map(in, simd::writes(y...), [p = bound.p](auto... x) { return rows::as_pack(p.direct(x...)).v[0]; });
+                row.map(in, simd::writes(y...),
+                        [p = bound.p](auto... x) { return rows::as_pack(p.direct(x...)).v[0]; });
               },
               direct);
         (void)bound.value_of(row, in);
