@@ -89,23 +89,26 @@ TEST(cuda_attention, types) {
   expect_as_single_numbers<float16>({1, 2, 1, 16, 20, 8, {.window_left = 3, .offset = 4}, true}, 8e-3);
   expect_as_single_numbers<float16>({1, 2, 1, 9, 9, 16, {.softcap = 1}, true});
 }
-TEST(cuda_attention, documents_are_refused) {
+TEST(cuda_attention, lengths_are_refused) {
   problem<float> p({4, 4});
   const auto x = p.made("x", 4, 4);
-  const std::vector<std::int32_t> ends{0, 2, 4};
+  const std::vector<std::int32_t> ends{0, 2, 4}, of_batch{2};
   const auto lse = numbers<float>(1, 4);
   const auto heads = heads_of(x, 1, 1, 4), o = heads_of(p.made("o", 4, 4), 1, 1, 4);
   workspace scratch(gpu::memory(nullptr));
   context ctx(serial(), scratch, gpu::queue(nullptr));
-  try {
-    attention_forward<cuda>(heads, heads, heads, o, lse.vector(), {.cumulative_lengths = ends}, ctx);
-    ADD_FAILURE() << "documents were accepted";
-  } catch (const error& e) {
-    EXPECT_STREQ(
-        e.what(),
-        "tigon: attention_forward: cumulative_lengths is given; expected none on cuda: a call for each document");
-  }
-  EXPECT_TRUE(std::isnan(lse.data[0]));
+  const auto refuses = [&](const attention_options& opt, const std::string& sentence) {
+    try {
+      attention_forward<cuda>(heads, heads, heads, o, lse.vector(), opt, ctx);
+      ADD_FAILURE() << "no error: " << sentence;
+    } catch (const error& e) {
+      EXPECT_EQ(e.what(), "tigon: attention_forward: " + sentence);
+    }
+    EXPECT_TRUE(std::isnan(lse.data[0]));
+  };
+  refuses({.cumulative_lengths = ends}, "cumulative_lengths is given; expected none on cuda: a call for each document");
+  refuses({.key_begins = of_batch}, "key_begins is given; expected none on cuda: a call for each batch entry");
+  refuses({.key_ends = of_batch}, "key_ends is given; expected none on cuda: a call for each batch entry");
 }
 
 }  // namespace

@@ -30,13 +30,12 @@ struct attention_terms {
     };
     const std::vector<double> all_q = values(q), all_k = values(k), all_v = values(v), all_g = values(d_o);
     const std::size_t heads = q.extents[1], queries = q.extents[2], keys = k.extents[2], d = q.cols();
-    const tigon::detail::visibility rule{opt, keys};
     const double scale = tigon::detail::attention_scale(opt, d);
     std::vector<double> p(keys), dp(keys);
     for (std::size_t row = 0; row < q.rows(); ++row) {
       const std::size_t h = row / queries % heads, group = heads / k.extents[1];
-      const std::size_t first = (row / queries / heads * k.extents[1] + h / group) * keys;
-      const auto seen = rule.of(row % queries);
+      const std::size_t batch = row / queries / heads, first = (batch * k.extents[1] + h / group) * keys;
+      const auto seen = tigon::detail::visibility{opt, keys, batch}.of(row % queries);
       double delta = 0, of_g = 0;
       for (std::size_t c = 0; c < d; ++c) of_g += std::abs(all_g[row * d + c]);
       if (std::isfinite(lse.wanted(row))) score = std::max(score, std::abs(lse.wanted(row)));
@@ -94,8 +93,6 @@ void attention(P& p) {
   std::vector<float> sinks(p.in.one_in(3) ? heads : 0);
   for (std::size_t h = 0; h < sinks.size(); ++h) sinks[h] = 0.5f * static_cast<float>(h) - 0.5f;
   opt.sinks = sinks;
-  p.note_options(static_cast<int>(opt.mask), opt.softcap, opt.offset, opt.window_left, opt.window_right, opt.prefix,
-                 cumulative.size(), sinks.size());
   auto& q = p.filled(p.heads("q", batch, heads, queries, d), 0, 1, false);
   auto& k = p.filled(p.heads("k", batch, kv_heads, keys, d), 0, 1, false);
   auto& v = p.filled(p.heads("v", batch, kv_heads, keys, d), 0, 1, false);
@@ -105,6 +102,15 @@ void attention(P& p) {
   auto& dv = p.heads("dv", batch, kv_heads, keys, d);
   auto &lse = p.template vector<A>("lse", batch * heads * queries),
        &dsinks = p.template vector<A>("dsinks", sinks.size());
+  std::vector<std::int32_t> begins(p.in.one_in(4) ? batch : 0), ends(p.in.one_in(4) ? batch : 0);
+  for (std::int32_t& begin : begins) begin = static_cast<std::int32_t>(p.in.below(keys + 1));
+  for (std::size_t b = 0; b < ends.size(); ++b) {
+    const std::size_t begin = begins.empty() ? 0 : static_cast<std::size_t>(begins[b]);
+    ends[b] = static_cast<std::int32_t>(begin + p.in.below(keys - begin + 1));
+  }
+  opt.key_begins = begins, opt.key_ends = ends;
+  p.note_options(static_cast<int>(opt.mask), opt.softcap, opt.offset, opt.window_left, opt.window_right, opt.prefix,
+                 cumulative.size(), sinks.size(), begins.size(), ends.size());
   p.call({&o, &lse}, [&](auto s) {
     using S = decltype(s);
     tigon::attention_forward<typename S::backend, typename S::element>(q.heads(s), k.heads(s), v.heads(s), o.heads(s),

@@ -36,6 +36,7 @@ struct sizes {
   std::size_t keys_of_none = everything;      // keys without the causal mask; everything: as many as queries
   std::vector<std::int32_t> cumulative = {};  // of packed documents
   std::vector<float> sinks = {};
+  std::vector<std::int32_t> begins = {}, ends = {};  // of the keys of a batch entry that are no padding
   auto operator<=>(const sizes&) const = default;
 
   static constexpr std::size_t everything = tigon::attention_options::unlimited;
@@ -43,13 +44,14 @@ struct sizes {
     return mask == attention_mask::causal || keys_of_none == everything ? offset + queries : keys_of_none;
   }
   /// The definition, word by word.
-  bool sees(std::size_t query, std::size_t key) const {
+  bool sees(std::size_t of_batch, std::size_t query, std::size_t key) const {
     const auto t = static_cast<std::int64_t>(offset + query), j = static_cast<std::int64_t>(key);
-    std::int64_t begin = 0;
+    std::int64_t begin = begins.empty() ? 0 : begins[of_batch];
+    if (j < begin || (!ends.empty() && j >= ends[of_batch])) return false;
     for (std::size_t i = 1; i < cumulative.size(); ++i) {
       if (cumulative[i - 1] <= t && t < cumulative[i]) {
         if (j < cumulative[i - 1] || j >= cumulative[i]) return false;
-        begin = cumulative[i - 1];
+        begin = std::max<std::int64_t>(begin, cumulative[i - 1]);
       }
     }
     if (prefix != 0 && j - begin < static_cast<std::int64_t>(prefix)) return true;
@@ -67,14 +69,17 @@ struct sizes {
             .prefix = prefix,
             .offset = offset,
             .cumulative_lengths = cumulative,
-            .sinks = sinks};
+            .sinks = sinks,
+            .key_begins = begins,
+            .key_ends = ends};
   }
   friend std::ostream& operator<<(std::ostream& out, const sizes& s) {
     return out << s.batch << " x " << s.heads << '/' << s.kv_heads << " heads x " << s.queries << '/' << s.keys()
                << " x " << s.d << (s.in == layout::tokens ? ", of tokens" : ", of heads") << ", padding " << s.padding
                << (s.mask == attention_mask::none ? ", no mask" : "") << ", scale " << s.scale << ", softcap "
                << s.softcap << ", window " << s.left << " and " << s.right << ", prefix " << s.prefix << ", offset "
-               << s.offset << ", " << s.cumulative.size() << " document ends, " << s.sinks.size() << " sinks";
+               << s.offset << ", " << s.cumulative.size() << " document ends, " << s.sinks.size() << " sinks, "
+               << s.begins.size() << " begins and " << s.ends.size() << " ends of keys";
   }
 };
 
@@ -100,7 +105,7 @@ struct reference {
         const double sink = s.sinks.empty() ? -infinity : static_cast<double>(s.sinks[h]);
         double top = sink, sum = 0, mean = 0;
         for (std::size_t j = 0; j < m; ++j) {
-          if (!s.sees(i, j)) continue;
+          if (!s.sees(b, i, j)) continue;
           p[j] = s.factor() * dot(&q[at], &k[(kv * m + j) * d]);
           if (s.softcap != 0) {
             const double t = std::tanh(p[j] / s.softcap);
@@ -109,7 +114,7 @@ struct reference {
           top = std::max(top, p[j]);
         }
         const double of_sink = sink == -infinity ? 0 : std::exp(sink - top);
-        for (std::size_t j = 0; j < m; ++j) sum += p[j] = s.sees(i, j) ? std::exp(p[j] - top) : 0;
+        for (std::size_t j = 0; j < m; ++j) sum += p[j] = s.sees(b, i, j) ? std::exp(p[j] - top) : 0;
         sum += of_sink;
         lse.push_back(top + std::log(sum));
         if (sum == 0) continue;  // it sees nothing
@@ -243,8 +248,29 @@ std::vector<sizes> every_mask() {
           with(23, none, [&](sizes& s) { s.keys_of_none = 0, s.sinks = one_of_none; }),
           with(50, causal, [](sizes& s) { s.softcap = 0.8; }),
           with(50, causal, [&](sizes& s) { s.sinks = sinks; }),
+          with(75, causal,
+               [&](sizes& s) {
+                 s.sinks = sinks, s.softcap = 2, s.cumulative = {0, 44, 80}, s.prefix = 2, s.left = 11, s.offset = 5;
+               }),
+          with(70, causal,
+               [](sizes& s) {
+                 s.batch = 3, s.ends = {70, 24, 37};
+               }),
+          with(70, causal,
+               [](sizes& s) {
+                 s.batch = 3, s.begins = {0, 55, 35};
+               }),
+          with(40, none,
+               [](sizes& s) {
+                 s.batch = 4, s.begins = {0, 33, 5, 20}, s.ends = {40, 40, 17, 20};
+               }),
+          with(9, causal,
+               [](sizes& s) {
+                 s.batch = 2, s.begins = {34, 0}, s.ends = {50, 48}, s.offset = 41;
+               }),
           with(75, causal, [&](sizes& s) {
-            s.sinks = sinks, s.softcap = 2, s.cumulative = {0, 44, 80}, s.prefix = 2, s.left = 11, s.offset = 5;
+            s.batch = 2, s.begins = {50, 3}, s.ends = {80, 60}, s.cumulative = {0, 44, 80};
+            s.sinks = sinks, s.softcap = 2, s.prefix = 2, s.left = 11, s.offset = 5;
           })};
 }
 
@@ -776,6 +802,14 @@ TEST_F(attention_doors, refuse_options_that_do_not_fit) {
   for (const auto& ends : wrong) both({.cumulative_lengths = ends}, "cumulative_lengths is no partition of the keys");
   const std::vector<std::int32_t> ends{0, 3};
   both({.mask = attention_mask::none, .offset = 1, .cumulative_lengths = ends}, "cumulative_lengths is of fewer keys");
+  const std::vector<std::int32_t> low{-1, 0}, one{1, 3}, two{2, 2}, four{3, 4}, of_one{1};
+  const std::string within = "key_ends is before key_begins or outside of the keys";
+  both({.key_begins = low}, within), both({.key_begins = four}, within), both({.key_ends = four}, within);
+  both({.key_begins = one, .key_ends = two}, within), both({.key_ends = low}, within);
+  EXPECT_TIGON_ERROR(forward(q, k, v, o, lse, {.key_begins = of_one}), shape,
+                     "attention_forward: key_begins is of 1 elements; expected 2", p.o);
+  EXPECT_TIGON_ERROR(forward(q, k, v, o, lse, {.key_ends = of_one}), shape,
+                     "attention_forward: key_ends is of 1 elements; expected 2", p.o);
   const std::vector<float> three(3);
   EXPECT_TIGON_ERROR(forward(q, k, v, o, lse, {.sinks = three}), shape,
                      "attention_forward: sinks is of 3 elements; expected 4", p.o);

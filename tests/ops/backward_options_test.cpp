@@ -309,10 +309,10 @@ TEST(backward_options, of_attention) {
   std::vector<float> lse(heads::count * heads::tokens);
   const std::vector<float> sinks{0.5f, -1}, other_sinks{7, 3};
   tigon::attention_options opt{.sinks = sinks}, changed = opt;
-  // Repeated: mask to cumulative_lengths. Decided: sinks, which lse has, but for their own gradient.
-  const auto& [mask, scale, softcap, left, right, prefix, offset, lengths, of_sinks] = opt;
-  (void)mask, (void)scale, (void)softcap, (void)left, (void)right, (void)prefix, (void)offset, (void)lengths,
-      (void)of_sinks;
+  // Repeated: mask to cumulative_lengths, key_begins and key_ends. Decided: sinks, which lse has, but for their own gradient.
+  const auto& [mask, scale, softcap, left, right, prefix, offset, lengths, of_sinks, begins, ends] = opt;
+  (void)mask, (void)scale, (void)softcap, (void)left, (void)right, (void)prefix, (void)offset, (void)lengths;
+  (void)of_sinks, (void)begins, (void)ends;
   tigon::attention_forward<B, float>(of[0], of[1], of[2], of[4], lse, opt);
   changed.sinks = other_sinks;
   expect_decided<tigon::attention_options>(opt, {changed, {}}, [&](auto by) {

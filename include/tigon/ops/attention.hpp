@@ -23,14 +23,15 @@ namespace tigon {
 /// Masks      query i is at position t = offset + i of the keys. It sees key j of its own document where
 ///              j is one of the first `prefix` keys of the document, or
 ///              t - window_left <= j <= t + window_right, and j <= t with attention_mask::causal.
-///            Without cumulative_lengths all keys are one document. Blocks that no query sees are not computed.
+///            Without cumulative_lengths all keys are one document. Keys of batch entry b outside [key_begins[b],
+///            key_ends[b]) are padding: they belong to no document. Blocks that no query sees are not computed.
 /// Formula    docs/formulas/attention.md; Vaswani et al., "Attention Is All You Need", 2017; the block-wise backward of
 ///            Dao et al., "FlashAttention", 2022.
 /// Shapes     q, o, do, dq [batch, heads, queries, d], k, v, dk, dv [batch, kv_heads, keys, d], any strides;
 ///            lse [batch * heads * queries]; sinks, dsinks [heads] or empty. heads a multiple of kv_heads, both and d
 ///            >= 1; batch, queries, keys may be 0. keys = offset + queries with attention_mask::causal, else any.
 ///            cumulative_lengths: 0, then where each document ends, the last one at `keys`; the same for every batch
-///            entry. Or empty.
+///            entry. key_begins, key_ends [batch]. Or empty.
 /// Types      one of f32, bf16, f16, f64 for all; lse and dsinks f32 (f64 for f64); sinks f32.
 /// Precision  s, p, ds, lse, delta and every sum in f32 (f64 for f64): p and ds are not rounded to 16 bits between two
 ///            products. o, dq, dk, dv are rounded once. delta is made of p and do v^T where o is rounded. Products are
@@ -43,8 +44,8 @@ namespace tigon {
 /// Aliasing   no output shares an element with another argument; any layout.
 /// Threads    the same bits for any number of them. Tasks: blocks of queries in forward, blocks of keys in backward.
 /// Throws     tigon::error: shape, stride, alias, argument (softcap negative, a number outside option_range,
-///            cumulative_lengths that are no partition of the keys, dsinks without sinks, a 16-bit dk without dq and
-///            delta), workspace; before the first write.
+///            cumulative_lengths that are no partition of the keys, key_begins or key_ends that are no keys, dsinks
+///            without sinks, a 16-bit dk without dq and delta), workspace; before the first write.
 /// Edges      a query that sees no key has o = 0, dq = 0 and lse = -inf, or the logit of its sink. A sink of -inf
 ///            weighs nothing: its dsink is 0. A row whose scores hold NaN or +inf, or are all -inf without a sink, is
 ///            NaN. Keys that are not seen do not matter; NaN and infinity in v (backward: in q and do) may also reach
@@ -78,6 +79,16 @@ TIGON_NOINLINE inline bool is_partition(std::span<const std::int32_t> cumulative
     if (cumulative[i] < cumulative[i - 1]) return false;
   return static_cast<std::size_t>(cumulative.back()) == keys;
 }
+/// Whether 0 <= begins[b] <= ends[b] <= keys for every batch entry b; empty begins are 0, empty ends `keys`.
+TIGON_NOINLINE inline bool are_key_ranges(std::span<const std::int32_t> begins, std::span<const std::int32_t> ends,
+                                          std::size_t keys) {
+  const auto last = static_cast<std::int64_t>(keys);
+  for (std::size_t b = 0; b < std::max(begins.size(), ends.size()); ++b) {
+    const std::int64_t begin = begins.empty() ? 0 : begins[b], end = ends.empty() ? last : ends[b];
+    if (begin < 0 || end < begin || end > last) return false;
+  }
+  return true;
+}
 
 struct attention_shapes {
   heads_shape q, k;
@@ -107,7 +118,12 @@ attention_shapes declare_attention(arguments& args, in_heads<T> q, in_heads<T> k
             "no partition of the keys", "0, and the ends of all documents, the last one at the number of keys");
   args.that(cumulative.empty() || opt.offset + q.seq_len <= keys, error_code::argument, "cumulative_lengths",
             "of fewer keys than the position of the last query", "a document for every query");
-  args.optional_in("sinks", opt.sinks.empty() ? std::span<const float>{} : opt.sinks, q.heads);
+  const auto given = [](auto of) { return of.empty() ? decltype(of){} : of; };
+  args.optional_in("key_begins", given(opt.key_begins), q.batch);
+  args.optional_in("key_ends", given(opt.key_ends), q.batch);
+  args.that(are_key_ranges(opt.key_begins, opt.key_ends, keys), error_code::argument, "key_ends",
+            "before key_begins or outside of the keys", "0 <= key_begins[b] <= key_ends[b] <= keys for every b");
+  args.optional_in("sinks", given(opt.sinks), q.heads);
   return of;
 }
 }  // namespace TIGON_ABI

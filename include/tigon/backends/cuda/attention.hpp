@@ -35,7 +35,7 @@ struct kernel<op::attention, backends::cuda> {
   static void forward(in_heads<T> q, in_heads<T> k, in_heads<T> v, heads_view<T> o, std::span<accumulator_t<T>> lse,
                       const attention_options& opt, context& ctx) {
     constexpr const char* op = "attention_forward";
-    expect_no_documents(op, opt);
+    expect_no_lengths(op, opt);
     if (q.seq_len == 0 || q.batch == 0) return;
 #if !defined(TIGON_CUDA_MODEL)
     if constexpr (sizeof(T) == 2)
@@ -56,7 +56,7 @@ struct kernel<op::attention, backends::cuda> {
                        attention_saved<const T, std::span<const accumulator_t<T>>> of_forward,
                        attention_gradients<T> to, const attention_options& opt, context& ctx) {
     constexpr const char* op = "attention_backward";
-    expect_no_documents(op, opt);
+    expect_no_lengths(op, opt);
     if (to.dq.data == nullptr && to.dk.data == nullptr && to.dv.data == nullptr && to.dsinks.empty()) return;
 #if !defined(TIGON_CUDA_MODEL)
     if constexpr (sizeof(T) == 2)
@@ -69,10 +69,14 @@ struct kernel<op::attention, backends::cuda> {
   }
 
  private:
-  static void expect_no_documents(const char* op, const attention_options& opt) {
+  /// Lengths are on the host, where no kernel and no graph reads them.
+  static void expect_no_lengths(const char* op, const attention_options& opt) {
     if (!opt.cumulative_lengths.empty())
       detail::fail_argument(error_code::argument, op, "cumulative_lengths", "given",
                             "none on cuda: a call for each document");
+    if (!opt.key_begins.empty() || !opt.key_ends.empty())
+      detail::fail_argument(error_code::argument, op, opt.key_ends.empty() ? "key_begins" : "key_ends", "given",
+                            "none on cuda: a call for each batch entry");
   }
 #if !defined(TIGON_CUDA_MODEL)
   /// Queries from which on cuDNN is called. It makes a graph for every shape: with a cache that grows, one for every

@@ -35,6 +35,8 @@ struct attention_options {
   std::size_t offset = 0;  ///< position of the first query among the keys: the length of a cache before it
   std::span<const std::int32_t> cumulative_lengths = {};  ///< of packed documents
   std::span<const float> sinks = {};                      ///< a logit for every head
+  std::span<const std::int32_t> key_begins = {};          ///< of a batch entry: its keys before it are padding
+  std::span<const std::int32_t> key_ends = {};            ///< of a batch entry: its keys from it on are padding
 };
 
 /// What attention_forward left: {o, lse}, or {.o = o, .lse = lse}.

@@ -58,7 +58,7 @@ class backward_rows {
   /// These rows come next. Returns the keys that they see.
   key_range begin(const query_part& part) {
     part_ = part, loaded_ = false;
-    const visibility rule{in_.opt, in_.k.seq_len};
+    const visibility rule{in_.opt, in_.k.seq_len, part.batch};
     for (std::size_t i = 0; i < part.queries; ++i) seen_[i] = rule.of(part.query + i);
     return seen_by_any(seen_, part.queries);
   }

@@ -43,7 +43,7 @@ class forward_part {
         values_(frame, v.head(part.batch, part.kv_head)),
         packed_k_(frame, q.head_dim, transpose::yes),
         packed_v_(frame, q.head_dim, transpose::no) {
-    const visibility rule{opt, k.seq_len};
+    const visibility rule{opt, k.seq_len, part.batch};
     for (std::size_t i = 0; i < part.queries; ++i) seen_[i] = rule.of(part.query + i);
     for (std::size_t t = 0; t < tiles_; ++t) {
       const query_part rows = of(t);

@@ -34,10 +34,10 @@ struct visible_keys {
 /// How much of a tile of queries and keys is seen.
 enum class tile_kind { hidden, border, whole };
 
-/// The rule of attention_options for so many keys.
+/// The rule of attention_options for so many keys of a batch entry.
 struct visibility {
   const attention_options& opt;
-  std::size_t keys;
+  std::size_t keys, batch;
 
   visible_keys of(std::size_t query) const {
     const std::size_t at = opt.offset + query;
@@ -58,17 +58,22 @@ struct visibility {
   }
 
  private:
-  /// The keys of the document at this position; all keys where there are no documents.
+  /// The keys of the batch entry that are no padding.
+  key_range not_padded() const {
+    return {opt.key_begins.empty() ? 0 : static_cast<std::size_t>(opt.key_begins[batch]),
+            opt.key_ends.empty() ? keys : static_cast<std::size_t>(opt.key_ends[batch])};
+  }
+  /// Of these the ones of the document at this position; all of them where there are no documents.
   key_range document_of(std::size_t at) const {
     const auto& ends = opt.cumulative_lengths;
-    if (ends.size() < 2) return {0, keys};
+    if (ends.size() < 2) return not_padded();
     std::size_t low = 0, high = ends.size() - 1;  // the document is one of [low, high)
     while (high - low > 1) {
       const std::size_t middle = (low + high) / 2;
       (static_cast<std::size_t>(ends[middle]) <= at ? low : high) = middle;
     }
     const key_range inside{static_cast<std::size_t>(ends[low]), static_cast<std::size_t>(ends[low + 1])};
-    return inside.within({0, keys});
+    return inside.within(not_padded());
   }
 };
 
