@@ -1,6 +1,6 @@
 // RMSNorm on a GPU: the doors of tigon on pointers of the device.
 //
-//   nvcc -std=c++20 -O3 -arch=native --expt-relaxed-constexpr -DTIGON_DEVICE=gpu -Iinclude examples/cuda/rms_norm.cu -o rms_norm
+//   nvcc -std=c++20 -O3 -arch=native --expt-relaxed-constexpr -DTIGON_DEVICE=gpu -isystem include examples/cuda/rms_norm.cu -o rms_norm
 //
 // TIGON_DEVICE=gpu makes backend cuda the default, and includes its header with every operator.
 #include <tigon/ops/rms_norm.hpp>
