@@ -16,6 +16,7 @@ tigon::attention_options options(const attention_options& o) {
   opt.offset = static_cast<std::size_t>(o.offset);
   opt.cumulative_lengths = view<const std::int32_t>(o.cumulative_lengths);
   opt.sinks = view<const float>(o.sinks);
+  opt.key_begins = view<const std::int32_t>(o.key_begins), opt.key_ends = view<const std::int32_t>(o.key_ends);
   return opt;
 }
 

@@ -118,6 +118,7 @@ struct attention_options {
   std::int64_t window_left = -1, window_right = -1;  ///< keys beside its own that a query sees; -1: all
   std::int64_t offset = 0;                           ///< of the first query among the keys
   vector cumulative_lengths, sinks;                  ///< i32, f32
+  vector key_begins, key_ends;                       ///< i32, of a batch entry
 };
 struct attention_saved {
   heads q, k, v, o;

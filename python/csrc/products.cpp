@@ -15,25 +15,45 @@ struct attention_scalars {
   int64_t left, right, offset;
 };
 
+/// Of packed documents, and of a padded batch.
+struct attention_lengths {
+  maybe &cu_seqlens, &key_begins, &key_ends;
+};
+
+constexpr int64_t of_documents = -1;  ///< a count: one and more
+
+/// So many positions of keys, which become i32. Nothing of none.
+vector positions_of(const char* op, const char* name, maybe& positions, int64_t count) {
+  if (!positions) return {};
+  expect_dims(op, name, *positions, 1);
+  if (count == of_documents ? positions->numel() == 0 : positions->numel() != count)
+    fail(op,
+         std::string(name) + " is of " + std::to_string(positions->numel()) + " elements; expected " +
+             (count == of_documents ? "0 and the ends of all documents" : std::to_string(count) + ", one an entry"));
+  make_ids(op, name, *positions);
+  const auto* at = static_cast<const int64_t*>(positions->data_ptr());
+  for (int64_t i = 0; i < positions->numel(); ++i)
+    if (at[i] < 0 || at[i] > std::numeric_limits<int32_t>::max())
+      fail(op, std::string(name) + '[' + std::to_string(i) + "] is " + std::to_string(at[i]) + "; expected a position");
+  positions = torch::stable::to(*positions, ScalarType::Int);
+  return vector_of(*positions);
+}
+
 /// Sinks become f32, lengths i32.
-attention_options options(const char* op, maybe& sinks, maybe& lengths, const attention_scalars& s) {
+attention_options options(const char* op, const Tensor& q, maybe& sinks, const attention_lengths& lengths,
+                          const attention_scalars& s) {
+  const int64_t batch = q.size(0);
   if (s.offset < 0) fail(op, "q_offset is " + std::to_string(s.offset) + "; expected at least 0");
-  attention_options o{s.scale, s.softcap, s.causal, s.left, s.right, s.offset, {}, {}};
+  attention_options o{s.scale, s.softcap, s.causal, s.left, s.right, s.offset, {}, {}, {}, {}};
   if (sinks) {
     expect_dims(op, "sinks", *sinks, 1);
     real_type_of(op, "sinks", *sinks);
     if (sinks->scalar_type() != ScalarType::Float) sinks = torch::stable::to(*sinks, ScalarType::Float);
     sinks = torch::stable::contiguous(*sinks), o.sinks = vector_of(*sinks);
   }
-  if (lengths) {
-    expect_dims(op, "cu_seqlens", *lengths, 1);
-    make_ids(op, "cu_seqlens", *lengths);
-    const auto* ends = static_cast<const int64_t*>(lengths->data_ptr());
-    for (int64_t i = 0; i < lengths->numel(); ++i)
-      if (ends[i] < 0 || ends[i] > std::numeric_limits<int32_t>::max())
-        fail(op, "cu_seqlens[" + std::to_string(i) + "] is " + std::to_string(ends[i]) + "; expected a position");
-    lengths = torch::stable::to(*lengths, ScalarType::Int), o.cumulative_lengths = vector_of(*lengths);
-  }
+  o.cumulative_lengths = positions_of(op, "cu_seqlens", lengths.cu_seqlens, of_documents);
+  o.key_begins = positions_of(op, "key_begins", lengths.key_begins, batch);
+  o.key_ends = positions_of(op, "key_ends", lengths.key_ends, batch);
   return o;
 }
 
@@ -43,12 +63,13 @@ void expect_type(const char* op, const char* name, const Tensor& t, const Tensor
                  ", as q");
 }
 
-two attention(Tensor q, Tensor k, Tensor v, maybe sinks, maybe lengths, double scale, bool causal, int64_t left,
-              int64_t right, double softcap, int64_t offset) {
+two attention(Tensor q, Tensor k, Tensor v, maybe sinks, maybe lengths, maybe key_begins, maybe key_ends, double scale,
+              bool causal, int64_t left, int64_t right, double softcap, int64_t offset) {
   const char* op = "attention";
   const heads in_q = heads_of(op, "q", q), in_k = heads_of(op, "k", k), in_v = heads_of(op, "v", v);
   expect_type(op, "k", k, q), expect_type(op, "v", v, q);
-  const attention_options opt = options(op, sinks, lengths, {scale, softcap, causal, left, right, offset});
+  const attention_options opt =
+      options(op, q, sinks, {lengths, key_begins, key_ends}, {scale, softcap, causal, left, right, offset});
   Tensor o = token_major(q, q.size(0), q.size(1), q.size(2), q.size(3));
   Tensor lse = make(q, {q.size(0), q.size(1), q.size(2)}, wide(q));
   table("attention", in_q.of).products->attention(call(q), in_q, in_k, in_v, heads_of(o), vector_of(lse), opt);
@@ -56,15 +77,16 @@ two attention(Tensor q, Tensor k, Tensor v, maybe sinks, maybe lengths, double s
 }
 
 four attention_backward(Tensor d_o, Tensor q, Tensor k, Tensor v, Tensor o, Tensor lse, maybe sinks, maybe lengths,
-                        double scale, bool causal, int64_t left, int64_t right, double softcap, int64_t offset,
-                        bool need_dq, bool need_dk, bool need_dv, bool need_dsinks) {
+                        maybe key_begins, maybe key_ends, double scale, bool causal, int64_t left, int64_t right,
+                        double softcap, int64_t offset, bool need_dq, bool need_dk, bool need_dv, bool need_dsinks) {
   const char* op = "attention_backward";
   expect_like(op, "do", d_o, "o", o);
   const heads up = heads_of(op, "do", d_o);
   const attention_saved saved{heads_of(op, "q", q), heads_of(op, "k", k), heads_of(op, "v", v), heads_of(op, "o", o),
                               vector_of(lse)};
   const ScalarType of_sinks = sinks ? sinks->scalar_type() : ScalarType::Float;
-  const attention_options opt = options(op, sinks, lengths, {scale, softcap, causal, left, right, offset});
+  const attention_options opt =
+      options(op, q, sinks, {lengths, key_begins, key_ends}, {scale, softcap, causal, left, right, offset});
   const auto made = [](const Tensor& t, bool wanted) {
     return wanted ? token_major(t, t.size(0), t.size(1), t.size(2), t.size(3)) : nothing(t);
   };
@@ -111,12 +133,13 @@ two linear_backward(Tensor dy, Tensor x, Tensor w, bool need_dx, bool need_dw) {
 
 STABLE_TORCH_LIBRARY_FRAGMENT(tigon, m) {
   m.def(
-      "attention(Tensor q, Tensor k, Tensor v, Tensor? sinks, Tensor? cu_seqlens, float scale, bool causal,"
-      " int window_left, int window_right, float softcap, int q_offset) -> (Tensor, Tensor)");
+      "attention(Tensor q, Tensor k, Tensor v, Tensor? sinks, Tensor? cu_seqlens, Tensor? key_begins,"
+      " Tensor? key_ends, float scale, bool causal, int window_left, int window_right, float softcap, int q_offset)"
+      " -> (Tensor, Tensor)");
   m.def(
       "attention_backward(Tensor d_o, Tensor q, Tensor k, Tensor v, Tensor o, Tensor lse, Tensor? sinks,"
-      " Tensor? cu_seqlens, float scale, bool causal, int window_left, int window_right, float softcap,"
-      " int q_offset, bool need_dq, bool need_dk, bool need_dv, bool need_dsinks)"
+      " Tensor? cu_seqlens, Tensor? key_begins, Tensor? key_ends, float scale, bool causal, int window_left,"
+      " int window_right, float softcap, int q_offset, bool need_dq, bool need_dk, bool need_dv, bool need_dsinks)"
       " -> (Tensor, Tensor, Tensor, Tensor)");
   m.def("linear(Tensor x, Tensor weight, Tensor? bias) -> Tensor");
   m.def("linear_backward(Tensor dy, Tensor x, Tensor weight, bool need_dx, bool need_dw) -> (Tensor, Tensor)");

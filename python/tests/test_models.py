@@ -590,20 +590,23 @@ def same(model, copied, tolerance=2e-5, **inputs):
 
 
 @pytest.mark.parametrize("family", ["llama", "mistral", "gemma2", "qwen2_moe"])
-@pytest.mark.parametrize("side", ["left", "right", "none"])
+@pytest.mark.parametrize("side", ["left", "right", "both", "between", "none"])
 def test_padding(family, side, calls):
-    """A mask with padding goes to transformers' attention; one without does not."""
+    """A mask with padding on either side of a sequence is tigon's attention's. One that hides what is between two tokens
+    goes to transformers', and so does padding on the left with a soft cap."""
     model = build(family)
     inputs = batch()
     mask = torch.ones_like(inputs["input_ids"])
-    if side != "none":
-        where = slice(0, 7) if side == "left" else slice(-7, None)
+    hidden = {"left": [slice(0, 7)], "right": [slice(-7, None)], "both": [slice(0, 3), slice(-4, None)],
+              "between": [slice(5, 8)], "none": []}
+    for where in hidden[side]:
         mask[0, where] = 0
         inputs["labels"][0, where] = -100
     copied = patched(model)
     calls.clear()
     same(model, copied, attention_mask=mask, **inputs)
-    assert ("attention" in calls) == (side == "none" and "attention" not in WITHOUT.get(family, ()))
+    other = side == "between" or family == "gemma2" and side in ("left", "both")
+    assert ("attention" in calls) == (not other and "attention" not in WITHOUT.get(family, ()))
 
 
 @pytest.mark.parametrize("family", ["llama", "mistral", "gemma2", "qwen2_moe"])

@@ -54,7 +54,8 @@ def mrope_formula(q, k, cos, sin, section):
     return rope_formula(q, k, choose(cos), choose(sin))
 
 
-def attention_formula(q, k, v, sinks=None, scale=None, causal=True, window=None, softcap=None, lengths=None):
+def attention_formula(q, k, v, sinks=None, scale=None, causal=True, window=None, softcap=None, lengths=None,
+                      begins=None, ends=None):
     group = q.shape[1] // k.shape[1]
     k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
     s = q @ k.transpose(2, 3) * (scale or 1 / math.sqrt(q.shape[-1]))
@@ -68,9 +69,12 @@ def attention_formula(q, k, v, sinks=None, scale=None, causal=True, window=None,
     if lengths is not None:
         document = torch.bucketize(j, torch.tensor(lengths[1:]), right=True)
         seen &= torch.bucketize(i, torch.tensor(lengths[1:]), right=True) == document
-    s = s.masked_fill(~seen, -math.inf)
+    if begins is not None:
+        b, e = (torch.tensor(x)[:, None, None, None] for x in (begins, ends))
+        seen = seen & (b <= j) & (j < e)
+    s = s.masked_fill(~seen, -1e30)
     if sinks is None:
-        return s.softmax(-1) @ v
+        return torch.where(seen.any(-1, keepdim=True), s.softmax(-1), 0) @ v
     s = torch.cat([s, sinks.to(s.dtype)[None, :, None, None].expand(*s.shape[:3], 1)], -1)
     return s.softmax(-1)[..., :-1] @ v
 
@@ -222,6 +226,10 @@ CASES = {
                           Q, (2, 2, 7, 8), (2, 2, 7, 8), factor=9, gradients=17),
     "attention_documents": Case(lambda *a: ops.attention(*a, cu_seqlens=torch.tensor([0, 2, 5], dtype=torch.int32)),
                                 lambda *a: attention_formula(*a, lengths=[0, 2, 5]), Q, K, K, factor=9, gradients=17),
+    "attention_padded": Case(lambda *a: ops.attention(*a, key_begins=torch.tensor([0, 2]),
+                                                      key_ends=torch.tensor([3, 5], dtype=torch.int32)),
+                             lambda *a: attention_formula(*a, begins=[0, 2], ends=[3, 5]), Q, K, K, factor=9,
+                             gradients=17),
     "linear": Case(ops.linear, F.linear, (3, 5, 9), (7, 9), (7,), factor=6),
     "linear_bare": Case(ops.linear, F.linear, (3, 5, 9), (7, 9), factor=6),
     "cross_entropy": Case(lambda z: ops.cross_entropy(z, TARGET), lambda z: loss_formula(z, TARGET), (3, 5, 11)),
@@ -1050,6 +1058,12 @@ ERRORS = {
     "attention: cu_seqlens is of f32; expected i64 or i32": lambda x: attend(cu_seqlens=torch.tensor([0.0, 5.0])),
     "attention: cu_seqlens\\[1\\] is 4294967301; expected a position": lambda x: attend(
         cu_seqlens=torch.tensor([0, 2**32 + 5])),
+    "attention: cu_seqlens is of 0 elements; expected 0 and the ends": lambda x: attend(
+        cu_seqlens=torch.tensor([], dtype=torch.long)),
+    "attention: key_begins is of 1 elements; expected 2, one an entry": lambda x: attend(key_begins=torch.tensor([1])),
+    "attention: key_ends is of f32; expected i64 or i32": lambda x: attend(key_ends=torch.ones(2)),
+    "attention: key_ends\\[0\\] is -1; expected a position": lambda x: attend(key_ends=torch.tensor([-1, 5])),
+    "attention: key_ends is before key_begins or outside": lambda x: attend(key_ends=torch.tensor([6, 5])),
     "attention: sinks is of i64; expected f32": lambda x: attend(sinks=torch.zeros(4, dtype=torch.long)),
     "rms_norm: eps is True; expected a number": lambda x: ops.rms_norm(x, eps=True),
     "rms_norm: eps is '1e-6'; expected a number": lambda x: ops.rms_norm(x, eps="1e-6"),

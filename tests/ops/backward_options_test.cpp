@@ -309,7 +309,8 @@ TEST(backward_options, of_attention) {
   std::vector<float> lse(heads::count * heads::tokens);
   const std::vector<float> sinks{0.5f, -1}, other_sinks{7, 3};
   tigon::attention_options opt{.sinks = sinks}, changed = opt;
-  // Repeated: mask to cumulative_lengths, key_begins and key_ends. Decided: sinks, which lse has, but for their own gradient.
+  // Repeated: mask to cumulative_lengths, key_begins and key_ends. Decided: sinks, which lse has, but for their own
+  // gradient.
   const auto& [mask, scale, softcap, left, right, prefix, offset, lengths, of_sinks, begins, ends] = opt;
   (void)mask, (void)scale, (void)softcap, (void)left, (void)right, (void)prefix, (void)offset, (void)lengths;
   (void)of_sinks, (void)begins, (void)ends;

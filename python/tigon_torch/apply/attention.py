@@ -4,6 +4,7 @@ The mask says what the attention needs to know, because not every family hands i
   [1, 1, 0, w]             position alone decides: causal, with a sliding window of w keys, or without one where w is 0.
                            No elements.
   [w, 0, l1, ..., keys]    int32: the same within packed sequences, and where each of them ends
+  [1, 1, batch + 1, 2]     int32: [w, 0], then of each entry of a padded batch the first key and the one behind the last
   anything else            the boolean mask that "sdpa" would have; the call goes to transformers' own attention.
 """
 from __future__ import annotations
@@ -14,7 +15,7 @@ import sys
 import torch
 
 from .. import ops
-from ..devices import autocast_type, runs
+from ..devices import autocast_type, has_kernel, runs
 from . import versions
 from .equal import is_of_transformers
 from .patch import say_once
@@ -45,6 +46,10 @@ def _is_packed(mask) -> bool:
     return mask is not None and mask.dim() == 1
 
 
+def _is_padded(mask) -> bool:
+    return mask is not None and mask.dim() == 4 and mask.dtype == torch.int32
+
+
 def _visible(queries: int, keys: int, window: int | None, device) -> torch.Tensor:
     """The boolean mask [1, 1, queries, keys] that positions stand for."""
     position = torch.arange(queries, device=device)[:, None] + (keys - queries)
@@ -58,6 +63,9 @@ def _written_out(mask, queries: int, keys: int, device):
     if _is_packed(mask):
         of = torch.searchsorted(mask[1:].long(), torch.arange(keys, device=device), right=True)
         return _visible(queries, keys, int(mask[0]), device) & (of[:, None] == of[None])
+    if _is_padded(mask):
+        key, (begins, ends) = torch.arange(keys, device=device), mask[0, 0, 1:].long().T[..., None, None, None]
+        return _visible(queries, keys, int(mask[0, 0, 0, 0]), device) & (begins <= key) & (key < ends)
     if _is_plain(mask):
         window = mask.shape[3]
         if queries in (1, keys) and not 0 < window < keys:
@@ -85,15 +93,18 @@ def _original(module, query, key, value, mask, dropout, scaling, softcap, sinks,
     return eager(module, query, key, value, mask, dropout=dropout, scaling=scaling, **extra, **kwargs)
 
 
-def _why_not(module, query, key, value, mask, dropout, kwargs) -> str | None:
+def _why_not(module, query, key, value, mask, dropout, softcap, kwargs) -> str | None:
     """Why a call is not for tigon's attention, or None."""
     causal = kwargs.get("is_causal")
     if dropout > 0:
         return "attention with dropout is transformers' own"
     if not (getattr(module, "is_causal", True) if causal is None else causal):
         return "attention that is not causal is transformers' own"
-    if not (_is_plain(mask) or _is_packed(mask)):
-        return "attention with another mask than causal, sliding or packed (padding, for example) is transformers' own"
+    if not (_is_plain(mask) or _is_packed(mask) or _is_padded(mask)):
+        return "attention with another mask than causal, sliding, packed or padded is transformers' own"
+    if _is_padded(mask) and softcap is not None and bool((mask[0, 0, 1:, 0] > 0).any()):
+        # Queries in the padding see no key: sdpa makes them 0, and so does tigon; eager gives them the mean of all values.
+        return "attention with a soft cap and padding on the left is transformers' own"
     if kwargs.get("output_attentions"):
         return "attention whose weights are requested is transformers' own"
     if any(kwargs.get(name) is not None for name in ("position_bias", "head_mask")):
@@ -112,17 +123,20 @@ def attention_forward(module, query, key, value, attention_mask, dropout: float 
     """As transformers calls it: query [batch, heads, queries, d] -> ([batch, queries, heads, d], None)."""
     if query.is_cuda and not runs("attention", query):
         return _original(module, query, key, value, attention_mask, dropout, scaling, softcap, s_aux, **kwargs)
-    why = _why_not(module, query, key, value, attention_mask, dropout, kwargs)
+    why = _why_not(module, query, key, value, attention_mask, dropout, softcap, kwargs)
     if why is not None:
         say_once(f"tigon_torch: {why}")
         return _original(module, query, key, value, attention_mask, dropout, scaling, softcap, s_aux, **kwargs)
-    lengths = None
+    lengths = begins = ends = None
     if _is_packed(attention_mask):
         window, lengths = int(attention_mask[0]), attention_mask[1:]
+    elif _is_padded(attention_mask):
+        window, (begins, ends) = int(attention_mask[0, 0, 0, 0]), attention_mask[0, 0, 1:].T
     else:
         window = attention_mask.shape[3]
     out = ops.attention(query, key, value, scale=scaling, causal=True, window=None if window == 0 else window,
-                        softcap=softcap, sinks=s_aux, cu_seqlens=lengths, q_offset=key.shape[2] - query.shape[2])
+                        softcap=softcap, sinks=s_aux, cu_seqlens=lengths, q_offset=key.shape[2] - query.shape[2],
+                        key_begins=begins, key_ends=ends)
     return out.transpose(1, 2), None
 
 
@@ -181,6 +195,19 @@ def _lengths(window: int | None, ends) -> torch.Tensor:
     return torch.cat([ends.new_tensor([_number_of(window), 0]), ends]).to(torch.int32)
 
 
+def _padded(padding: torch.Tensor, window: int | None) -> torch.Tensor | None:
+    """The mask of a padded batch; padding [batch, keys] is False where a key is padding. None where that is between two
+    others."""
+    keys, seen = padding.shape[1], padding.to(torch.int32)
+    count = seen.sum(1)
+    begins = torch.where(count > 0, seen.argmax(1), 0)
+    ends = torch.where(count > 0, keys - seen.flip(1).argmax(1), 0)
+    if not bool((ends - begins == count).all()):
+        return None
+    window_and_none = begins.new_tensor([[_number_of(window), 0]])
+    return torch.cat([window_and_none, torch.stack([begins, ends], 1)]).to(torch.int32)[None, None]
+
+
 def attention_mask(batch_size, q_length=None, kv_length=None, q_offset=0, kv_offset=0, mask_function=None,
                    attention_mask=None, local_size=None, allow_is_causal_skip=True, allow_is_bidirectional_skip=False,
                    **kwargs):
@@ -199,18 +226,23 @@ def attention_mask(batch_size, q_length=None, kv_length=None, q_offset=0, kv_off
         # What the mask is made of cannot be looked at here. These are the two that transformers lets sdpa leave out.
         if local_size in (None, getattr(kwargs.get("config"), "sliding_window", None)):
             return plain_mask(local_size, device)
-    if not padded and aligned and not compiling:
-        if _is_causal(mask_function, local_size):
-            return plain_mask(local_size, device)
-        size = _size_of_chunks(mask_function) if kv_offset == 0 else None
-        if size is not None and kv_length <= size:
-            return plain_mask(None, device)
-        if size is not None and q_length == kv_length:
-            return _lengths(None, torch.tensor([*range(size, kv_length, size), kv_length], device=device))
-        packed, window = _packed(mask_function, local_size) if q_length == kv_length else (None, None)
-        if packed is not None and bool((packed == packed[:1]).all()):
-            starts = torch.nonzero(packed[0].diff(prepend=packed[0, :1] - 1)).flatten()
-            return _lengths(window, torch.cat([starts[1:], starts.new_tensor([kv_length])]))
+    if aligned and not compiling:
+        chunk = _size_of_chunks(mask_function) if kv_offset == 0 else None
+        causal = _is_causal(mask_function, local_size)
+        if causal or (chunk is not None and kv_length <= chunk):
+            window = local_size if causal else None
+            if not padded:
+                return plain_mask(window, device)
+            mask = _padded(padding, window) if has_kernel("attention", torch.device(device).type) else None
+            if mask is not None:
+                return mask
+        elif not padded and q_length == kv_length:
+            if chunk is not None:
+                return _lengths(None, torch.tensor([*range(chunk, kv_length, chunk), kv_length], device=device))
+            packed, window = _packed(mask_function, local_size)
+            if packed is not None and bool((packed == packed[:1]).all()):
+                starts = torch.nonzero(packed[0].diff(prepend=packed[0, :1] - 1)).flatten()
+                return _lengths(window, torch.cat([starts[1:], starts.new_tensor([kv_length])]))
     return sdpa_mask(batch_size=batch_size, kv_length=kv_length, kv_offset=kv_offset, mask_function=mask_function,
                      attention_mask=attention_mask, local_size=local_size, allow_is_causal_skip=False,
                      allow_is_bidirectional_skip=False, **queries, **kwargs)

@@ -22,19 +22,21 @@ def _window(window):
 @checked
 def attention(q: Tensor, k: Tensor, v: Tensor, scale: float | None = None, causal: bool = True, window=None,
               softcap: float | None = None, sinks: Tensor | None = None, cu_seqlens: Tensor | None = None,
-              q_offset: int | None = None) -> Tensor:
+              q_offset: int | None = None, key_begins: Tensor | None = None,
+              key_ends: Tensor | None = None) -> Tensor:
     """Softmax attention of q [batch, heads, queries, d] over k, v [batch, kv_heads, keys, d], any strides.
 
     scale None is 1 / sqrt(d). window: as many keys as a query sees, its own among them, or (left, right) keys beside
     it, None for all. softcap, above 0: scores become softcap * tanh(score / softcap). sinks [heads]: a logit of every
     head beside its scores. cu_seqlens: 0 and the ends of packed documents, the same for every batch entry. q_offset:
-    position of the first query among the keys; None is keys - queries with causal, as a cache before them needs. The
-    result lies in memory as [batch, queries, heads, d].
+    position of the first query among the keys; None is keys - queries with causal, as a cache before them needs.
+    key_begins, key_ends [batch]: of a padded batch the first key of each entry that is no padding, and the one behind
+    the last; a query that sees no key has a result of 0. The result lies in memory as [batch, queries, heads, d].
     """
     q, k, v = _autocast(q, k, v)
     if _unknown_half(q):
         return attention(q.float(), k.float(), v.float(), scale, causal, window, softcap, sinks, cu_seqlens,
-                         q_offset).half()
+                         q_offset, key_begins, key_ends).half()
     left, right = _window(window)
     if q_offset is None:
         q_offset = k.shape[2] - q.shape[2] if causal and q.dim() == k.dim() == 4 else 0
@@ -42,8 +44,8 @@ def attention(q: Tensor, k: Tensor, v: Tensor, scale: float | None = None, causa
             refuse("attention", "k", f"of {k.shape[2]} keys", f"at least {q.shape[2]}, one a query, or a q_offset")
     if scale == 0:
         q = q * 0.0  # tigon's scale of 0 stands for 1 / sqrt(d)
-    return _ops.attention(q, k, v, sinks, cu_seqlens, 0.0 if scale is None else scale, causal, left, right,
-                          above_zero("attention", "softcap", softcap), q_offset)[0]
+    return _ops.attention(q, k, v, sinks, cu_seqlens, key_begins, key_ends, 0.0 if scale is None else scale, causal,
+                          left, right, above_zero("attention", "softcap", softcap), q_offset)[0]
 
 
 def _token_major(t):
@@ -52,12 +54,13 @@ def _token_major(t):
 
 
 @fake("attention")
-def _(q, k, v, sinks, cu_seqlens, scale, causal, left, right, softcap, offset):
+def _(q, k, v, sinks, cu_seqlens, key_begins, key_ends, scale, causal, left, right, softcap, offset):
     return _token_major(q), q.new_empty(q.shape[:3], dtype=_sums(q))
 
 
 @fake("attention_backward")
-def _(d_o, q, k, v, o, lse, sinks, cu_seqlens, scale, causal, left, right, softcap, offset, *need):
+def _(d_o, q, k, v, o, lse, sinks, cu_seqlens, key_begins, key_ends, scale, causal, left, right, softcap, offset,
+      *need):
     wanted = need[3] and sinks is not None
     dsinks = q.new_empty((sinks.numel() if wanted else 0,), dtype=torch.float32 if sinks is None else sinks.dtype)
     made = [_token_major(t) if n else t.new_empty((0,)) for t, n in zip((q, k, v), need)]
@@ -65,15 +68,15 @@ def _(d_o, q, k, v, o, lse, sinks, cu_seqlens, scale, causal, left, right, softc
 
 
 def _attention_context(ctx, inputs, output):
-    ctx.options = inputs[5:]
+    ctx.options = inputs[7:]
     ctx.mark_non_differentiable(output[1])
-    ctx.save_for_backward(*inputs[:3], *output, *inputs[3:5])
+    ctx.save_for_backward(*inputs[:3], *output, *inputs[3:7])
 
 
 def _attention_backward(ctx, d_o, _):
     need = ctx.needs_input_grad[:4]
     gradients = _ops.attention_backward(d_o, *ctx.saved_tensors, *ctx.options, *need)
-    return tuple(map(_or_none, gradients, need)) + (None,) * (1 + len(ctx.options))
+    return tuple(map(_or_none, gradients, need)) + (None,) * (3 + len(ctx.options))
 
 
 autograd("attention", _attention_backward, _attention_context)
