@@ -613,7 +613,7 @@ def test_strides_of_heads_are_known_beforehand():
     of_token = torch.randn(2, 5, 3, 4, 8)[:, :, 1].transpose(1, 2)  # heads with other tensors between
     for heads in (q, of_token):
         for op, args in ((torch.ops.tigon.rope.default, (heads, k, COS.float(), SIN.float(), -1, False, False, False)),
-                         (torch.ops.tigon.attention.default, (heads, k, k, None, None, 0.0, True, -1, -1, 0.0, 0))):
+                         (torch.ops.tigon.attention.default, (heads, k, k, *[None] * 4, 0.0, True, -1, -1, 0.0, 0))):
             torch.library.opcheck(op, args, test_utils=("test_schema", "test_faketensor"))
 
 

@@ -201,6 +201,15 @@ def test_times_upstream():
         g = torch.randn(shape).to(dtype)
         kept = g.clone()
         for number in (1.0, -0.375):
-            torch.ops.tigon.run_kernel("times_upstream", "upstream", 1, [torch.tensor(number), g], [])
+            torch.ops.tigon.times_upstream(torch.tensor(number), g)
             kept *= number
             assert torch.equal(g, kept)
+
+
+@pytest.mark.parametrize("name, numbers", [("times_upstream", None), ("geglu_backward_with_output", [True]),
+                                           ("swiglu_backward_with_output", [1.0, 1.0, float("inf"), 1.0, 0.0])])
+def test_opcheck(name, numbers):
+    """What they write is in their schemas."""
+    x = torch.randn(3, 8)
+    args = (torch.tensor(0.5), x) if numbers is None else (x, x + 1, x - 1, *numbers)
+    torch.library.opcheck(getattr(torch.ops.tigon, name).default, args, test_utils=("test_schema", "test_faketensor"))

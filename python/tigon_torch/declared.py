@@ -22,6 +22,18 @@ _on_cuda = operators_on_cuda()
 torch.library.register_fake("tigon::run_kernel", lambda *_: None)  # it writes to memory, of which a fake tensor has none
 
 
+def _devices(name: str) -> tuple[str, ...]:
+    return ("CPU", "CUDA") if name in _on_cuda else ("CPU",)
+
+
+# In place, and says so in its schema. run_kernel does not: it is called by operators of tigon alone.
+library.define("times_upstream(Tensor upstream, Tensor(a!) gradient) -> ()")
+for _device in _devices("times_upstream"):
+    library.impl("times_upstream", lambda upstream, gradient: _run_kernel(
+        "times_upstream", "upstream", 1, [upstream, gradient], []), _device)
+fake("times_upstream", lambda *_: None)
+
+
 def like(t: Tensor) -> Tensor:
     """Memory for what is like t; heads keep their order in memory."""
     made = torch.empty_like(t) if t.dim() == 4 else t.new_empty(t.shape)
@@ -61,13 +73,30 @@ class Made:
         if upstream.is_cuda and upstream.numel() == 1 and not torch.compiler.is_compiling():  # in place: a head's gradient is large
             for g in gradients:
                 if g.numel() != 0:  # memory is left alone where the number is 1
-                    _run_kernel("times_upstream", "upstream", 1, [upstream, g], [])
+                    _ops.times_upstream(upstream, g)
             return gradients
         return tuple(g if g.numel() == 0 else g * upstream.to(g.dtype) for g in gradients)
 
 
 def _with_arity(results):
     return results[0] if len(results) == 1 else tuple(results)
+
+
+def _define(name, arguments, results, makes, read, kept, count):
+    """An operator whose kernel reads the first `read` tensors; `kept` of all of them come before its `count` numbers.
+    makes(*arguments): pairs of memory for a result and whether the kernel writes it."""
+    names = " ".join(argument.split()[1] for argument in arguments[:read])
+
+    def run(*args):
+        made = makes(*args)
+        written = [t if given else None for t, given in made]
+        _run_kernel(name, names, read, [*args[:read], *written], [*map(float, args[kept : kept + count])])
+        return _with_arity([t for t, _ in made])
+
+    library.define(f"{name}({', '.join(arguments)}) -> ({', '.join('Tensor ' + r for r in results)})")
+    for device in _devices(name):
+        library.impl(name, run, device)
+    fake(name, lambda *args: _with_arity([t for t, _ in makes(*args)]))
 
 
 @dataclasses.dataclass
@@ -88,22 +117,6 @@ class _Declared:
         self.numbers = [(kind, name) for kind, name in self.arguments if not kind.startswith("Tensor")]
         self.shapes = [name for name in self.likes.values() if name not in self.keeps]
         self.needs = ", ".join(f"bool need_{name}" for name in self.likes)
-
-    def define(self, name, arguments, results, makes, read, kept):
-        """An operator whose kernel reads the first `read` tensors; `kept` of all of them come before the numbers."""
-        names = " ".join(argument.split()[1] for argument in arguments[:read])
-        count = len(self.numbers)
-
-        def run(*args):
-            made = makes(*args)
-            written = [t if given else None for t, given in made]
-            _run_kernel(name, names, read, [*args[:read], *written], [*map(float, args[kept : kept + count])])
-            return _with_arity([t for t, _ in made])
-
-        library.define(f"{name}({', '.join(arguments)}) -> ({', '.join('Tensor ' + r for r in results)})")
-        for device in ("CPU", "CUDA") if name in _on_cuda else ("CPU",):
-            library.impl(name, run, device)
-        fake(name, lambda *args: _with_arity([t for t, _ in makes(*args)]))
 
     def gradients_of(self, named, need, beside):
         """Pairs of memory and whether it is wanted."""
@@ -127,7 +140,7 @@ class _Declared:
 
         arguments = [" ".join(argument) for argument in self.arguments] + ([self.needs] if self.early else [])
         results = self.results + ["d" + name for name in self.likes] * self.early
-        self.define(self.name, arguments, results, makes, len(self.tensors), len(self.tensors))
+        _define(self.name, arguments, results, makes, len(self.tensors), len(self.tensors), len(self.numbers))
 
     def backward(self):
         kinds = dict((name, kind) for kind, name in self.arguments)
@@ -143,8 +156,8 @@ class _Declared:
             beside = args[len(self.upstream)]  # which is there, as an upstream gradient may not be
             return self.gradients_of(named, args[first + len(self.numbers) :], beside)
 
-        self.define(self.name + "_backward", arguments, ["d" + name for name in self.likes], makes,
-                    len(self.upstream) + len(self.keeps), first)
+        _define(self.name + "_backward", arguments, ["d" + name for name in self.likes], makes,
+                len(self.upstream) + len(self.keeps), first, len(self.numbers))
 
     def autograd(self):
         names = [name for _, name in self.arguments]
@@ -183,6 +196,20 @@ class _Declared:
         autograd(self.name, backward, setup_context)
 
 
+def _parts_of(schema: str):
+    """The name, the arguments with their types, and the names of the results."""
+    name, arguments, results = re.fullmatch(r"(\w+)\((.*)\) -> (.*)", schema).groups()
+    return name, arguments.split(", "), results.split()
+
+
+def without_gradient(schema: str, makes) -> None:
+    """Declares an operator that is not differentiated. schema and makes: as those of operator."""
+    name, arguments, results = _parts_of(schema)
+    tensors = sum(argument.startswith("Tensor") for argument in arguments)
+    _define(name, arguments, results, lambda *args: [(t, True) for t in makes(*args)], tensors, tensors,
+            len(arguments) - tensors)
+
+
 def operator(schema: str, makes, keeps: str, gradients: str, upstream: str | None = None,
              early: bool = False, zeros: bool = False) -> None:
     """Declares an operator and its backward.
@@ -194,11 +221,10 @@ def operator(schema: str, makes, keeps: str, gradients: str, upstream: str | Non
     arguments after those of the schema, one for each gradient, say so. zeros: the kernel takes zeros, and not None, for
     the gradient of one of several results that has no use.
     """
-    name, arguments, results = re.fullmatch(r"(\w+)\((.*)\) -> (.*)", schema).groups()
-    results = results.split()
+    name, arguments, results = _parts_of(schema)
     always = [g.replace("!", "").split("=")[0] for g in gradients.split() if "!" in g]
     likes = dict((g.split("=") + [g])[:2] for g in gradients.replace("!", "").split())
-    arguments = [tuple(a.split()) for a in arguments.split(", ")]
+    arguments = [tuple(a.split()) for a in arguments]
     declared = _Declared(name, arguments, results, makes, keeps.split(), likes, always,
                          upstream.split() if upstream else results[:1], early, zeros)
     declared.forward()

@@ -107,8 +107,7 @@ class _BehindGate(torch.autograd.Function):
         dy = (upstream @ w).view(a.shape)
         name, numbers = _kernel_of(ctx.gate)
         if need_w and all(need_ab):
-            y, da, db = (a.new_empty(a.shape) for _ in range(3))
-            _ops.run_kernel(f"{name}_backward_with_output", "dy gate up", 3, [dy, a, b, y, da, db], numbers)
+            y, da, db = getattr(_ops, f"{name}_backward_with_output")(dy, a, b, *_arguments(name, numbers))
         else:
             da, db = getattr(_ops, f"{name}_backward")(dy, a, b, *_arguments(name, numbers), *need_ab)
             y = ctx.gate(a, b) if need_w else None

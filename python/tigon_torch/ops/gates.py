@@ -3,6 +3,7 @@ import math
 
 from torch import Tensor
 
+from ..declared import without_gradient
 from ..arguments import checked, one_of
 from ..dtensors import by_rows
 from ..registration import autograd, fake
@@ -40,6 +41,14 @@ fake("swiglu_backward", lambda dy, gate, *rest: tuple(_empty_or(gate, gate.shape
 fake("geglu", lambda gate, up, tanh: _made(gate))
 fake("geglu_backward",
      lambda dy, gate, up, tanh, *need: tuple(_empty_or(gate, gate.shape, n) for n in need))
+
+
+# The gradients, and the output again, in one pass. Called where autograd runs a gate and the layer behind it as one.
+for _name, _numbers in (("swiglu", "float gate_multiplier, float down_multiplier, float limit, float slope, float up_offset"),
+                        ("geglu", "bool tanh")):
+    without_gradient(
+        f"{_name}_backward_with_output(Tensor dy, Tensor gate, Tensor up, {_numbers}) -> y dgate dup",
+        lambda dy, gate, *_: [gate.new_empty(gate.shape) for _ in range(3)])
 
 
 def _gate_context(ctx, inputs, output):
