@@ -21,6 +21,7 @@ from test_models import scatter  # noqa: E402
 
 import tigon_torch  # noqa: E402
 from tigon_torch.apply import equal, families  # noqa: E402
+from tigon_torch.apply.attention import is_attention  # noqa: E402
 from tigon_torch.compare import exactly  # noqa: E402
 
 DOCS = pathlib.Path(__file__).resolve().parents[2] / "docs" / "torch.md"
@@ -137,10 +138,6 @@ def test_a_type_that_this_transformers_lacks(monkeypatch):
             call()
 
 
-# Tokens of an image see each other there, so that the mask is no causal one.
-OWN_MASK = {"gemma3", "paligemma"}
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_is_replaced(kind, calls):
     """Each operator that the report names is called, and the documentation names the same."""
@@ -151,10 +148,31 @@ def test_what_is_replaced(kind, calls):
     calls.clear()
     step(with_loss(kind, made), batch_of(kind))
     replaced = set(report.replaced) - {"cross_entropy"}
-    assert set(calls) == replaced - ({"attention"} if kind in OWN_MASK else set())
+    assert set(calls) == replaced
     assert not any("somebody else" in line or "compared" in line for line in report.left)
     if importlib.metadata.version("transformers").startswith(TRIED) and documented():
         assert documented()[kind] == {"loss" if name.startswith("fused_linear") else name for name in replaced}
+
+
+# Of these the attention of the tower has another mask, or does not say that it is not causal.
+OWN_TOWER = {"gemma4", "llama4", "mllama", "pixtral"}
+# Tokens of an image see each other there, so that the mask of the text is no causal one.
+OWN_MASK = {"gemma3", "paligemma"}
+
+
+@pytest.mark.parametrize("kind", sorted(set(IMAGES) - OWN_TOWER))
+def test_attention_of_a_tower(kind, calls):
+    """It is tigon's, beside that of the language model."""
+    if OLD:
+        pytest.skip("the towers of an older transformers have other attention")
+    model = of_type(kind)
+    attention = [m for m in model.modules() if is_attention(m)]
+    of_tower = sum(type(m.config) is not type(model.config.get_text_config()) for m in attention)
+    of_text = 0 if kind in OWN_MASK else sum("linear" not in type(m).__name__.lower() for m in attention) - of_tower
+    tigon_torch.apply(model, linear=False)
+    calls.clear()
+    step(with_loss(kind, model), batch_of(kind))
+    assert of_tower > 0 and calls["attention"] >= of_tower + of_text
 
 
 @pytest.mark.parametrize("kind", ["qwen2_vl", "qwen2_5_vl", "glm4v", "glm4v_moe"])
@@ -392,4 +410,4 @@ def test_revert(calls):
     again, actual = step(model, batch_of("qwen2_vl"))
     assert not calls and again == loss and all(torch.equal(actual[name], expected[name]) for name in expected)
     step(second, batch_of("qwen2_vl"))
-    assert calls["attention"] == 2 and calls["rope"] == 4
+    assert calls["attention"] == 6 and calls["rope"] == 4

@@ -229,21 +229,26 @@ class _Applying:
             self.report.leave("attention: this transformers' sdpa leaves out the soft cap of the config; "
                               "attn_implementation='eager' has it")
             return
+        names = {type(self.text): before}
+        for module in modules:
+            if not own and not self.is_of_text(module) and _attention.is_of_tower(module):
+                if (name := module.config._attn_implementation) in ("sdpa", "eager", _attention.NAME):
+                    names[type(module.config)] = name
         # Copies, because other models may have been built from the same config. The model keeps them when it is
         # reverted: what has changed in one since, by resize_token_embeddings for example, belongs to the model.
         memo = {}
         for module in modules:
-            if type(getattr(module, "config", None)) in (type(self.text), type(self.model.config)):
+            if type(getattr(module, "config", None)) in {type(self.model.config), *names}:
                 module.config = copy.deepcopy(module.config, memo)
-                module.config.get_text_config()._attn_implementation = _attention.NAME
-        put(self.model, _attention.BEFORE, before)
+                of = module.config if type(module.config) in names else module.config.get_text_config()
+                of._attn_implementation = _attention.NAME
+        put(self.model, _attention.BEFORE, names)
         self.plain_positions()
-        for module in modules:
-            if self.is_of_text(module) and _attention.is_attention(module):
-                if not own:
-                    self.report.count("attention")
-            elif _attention.is_attention(module):
+        for module in filter(_attention.is_attention, modules):
+            if type(getattr(module, "config", None)) not in names:
                 self.report.leave(f"attention: {type(module).__name__} is not of the language model")
+            elif not own:
+                self.report.count("attention")
 
     def plain_positions(self) -> None:
         text, family = self.model.get_decoder(), FAMILIES.get(self.text.model_type)

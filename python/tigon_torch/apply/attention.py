@@ -5,6 +5,7 @@ The mask says what the attention needs to know, because not every family hands i
                            No elements.
   [w, 0, l1, ..., keys]    int32: the same within packed sequences, and where each of them ends
   [1, 1, batch + 1, 2]     int32: [w, 0], then of each entry of a padded batch the first key and the one behind the last
+  none                     every query sees every key, in attention that is not causal: that of a vision tower
   anything else            the boolean mask that "sdpa" would have; the call goes to transformers' own attention.
 """
 from __future__ import annotations
@@ -22,7 +23,7 @@ from .patch import say_once
 from .rebound import innermost
 
 NAME = "tigon"
-BEFORE = "_tigon_attention_before"  # the attribute of a patched model that has the name of its own attention
+BEFORE = "_tigon_attention_before"  # the attribute of a patched model that has the names of its own attention, by configs
 
 
 def _has_a_number(window: int | None) -> bool:
@@ -93,14 +94,19 @@ def _original(module, query, key, value, mask, dropout, scaling, softcap, sinks,
     return eager(module, query, key, value, mask, dropout=dropout, scaling=scaling, **extra, **kwargs)
 
 
+def _is_causal_call(module, kwargs) -> bool:
+    causal = kwargs.get("is_causal")
+    return bool(getattr(module, "is_causal", True) if causal is None else causal)
+
+
 def _why_not(module, query, key, value, mask, dropout, softcap, kwargs) -> str | None:
     """Why a call is not for tigon's attention, or None."""
-    causal = kwargs.get("is_causal")
     if dropout > 0:
         return "attention with dropout is transformers' own"
-    if not (getattr(module, "is_causal", True) if causal is None else causal):
-        return "attention that is not causal is transformers' own"
-    if not (_is_plain(mask) or _is_packed(mask) or _is_padded(mask)):
+    if not _is_causal_call(module, kwargs):
+        if mask is not None:
+            return "attention that is not causal is transformers' own where it has a mask"
+    elif not (_is_plain(mask) or _is_packed(mask) or _is_padded(mask)):
         return "attention with another mask than causal, sliding, packed or padded is transformers' own"
     if _is_padded(mask) and softcap is not None and bool((mask[0, 0, 1:, 0] > 0).any()):
         # Queries in the padding see no key: sdpa makes them 0, and so does tigon; eager gives them the mean of all values.
@@ -128,15 +134,18 @@ def attention_forward(module, query, key, value, attention_mask, dropout: float 
         say_once(f"tigon_torch: {why}")
         return _original(module, query, key, value, attention_mask, dropout, scaling, softcap, s_aux, **kwargs)
     lengths = begins = ends = None
-    if _is_packed(attention_mask):
+    causal = _is_causal_call(module, kwargs)
+    if not causal:
+        window = None
+    elif _is_packed(attention_mask):
         window, lengths = int(attention_mask[0]), attention_mask[1:]
     elif _is_padded(attention_mask):
         window, (begins, ends) = int(attention_mask[0, 0, 0, 0]), attention_mask[0, 0, 1:].T
     else:
         window = attention_mask.shape[3]
-    out = ops.attention(query, key, value, scale=scaling, causal=True, window=None if window == 0 else window,
-                        softcap=softcap, sinks=s_aux, cu_seqlens=lengths, q_offset=key.shape[2] - query.shape[2],
-                        key_begins=begins, key_ends=ends)
+    out = ops.attention(query, key, value, scale=scaling, causal=causal, window=None if window == 0 else window,
+                        softcap=softcap, sinks=s_aux, cu_seqlens=lengths,
+                        q_offset=key.shape[2] - query.shape[2] if causal else 0, key_begins=begins, key_ends=ends)
     return out.transpose(1, 2), None
 
 
@@ -151,6 +160,12 @@ def _causal():
     from transformers.masking_utils import causal_mask_function
 
     return causal_mask_function
+
+
+def _bidirectional():
+    from transformers import masking_utils
+
+    return getattr(masking_utils, "bidirectional_mask_function", None)
 
 
 def _is_causal(function, window: int | None) -> bool:
@@ -243,9 +258,10 @@ def attention_mask(batch_size, q_length=None, kv_length=None, q_offset=0, kv_off
             if packed is not None and bool((packed == packed[:1]).all()):
                 starts = torch.nonzero(packed[0].diff(prepend=packed[0, :1] - 1)).flatten()
                 return _lengths(window, torch.cat([starts[1:], starts.new_tensor([kv_length])]))
+    allow_is_bidirectional_skip = allow_is_bidirectional_skip and mask_function is _bidirectional()
     return sdpa_mask(batch_size=batch_size, kv_length=kv_length, kv_offset=kv_offset, mask_function=mask_function,
                      attention_mask=attention_mask, local_size=local_size, allow_is_causal_skip=False,
-                     allow_is_bidirectional_skip=False, **queries, **kwargs)
+                     allow_is_bidirectional_skip=allow_is_bidirectional_skip, **queries, **kwargs)
 
 
 def plain_positions(masks: str | None, cls: type):
@@ -305,11 +321,17 @@ def is_attention(module) -> bool:
     return is_of_transformers(module) and "ALL_ATTENTION_FUNCTIONS" in innermost(type(module).forward).__code__.co_names
 
 
+def is_of_tower(module) -> bool:
+    """Whether that attention is of a vision tower, or the like, in which all queries see all keys."""
+    return is_attention(module) and getattr(module, "is_causal", True) is False and hasattr(module, "config")
+
+
 def restore(model) -> None:
-    """Gives the configs of a patched model the name of its own attention again."""
+    """Gives the configs of a patched model the names of their own attention again."""
     before = vars(model)[BEFORE]
     for module in model.modules():
         config = getattr(module, "config", None)
         text = config.get_text_config() if hasattr(config, "get_text_config") else None
-        if getattr(text, "_attn_implementation", None) == NAME:
-            text._attn_implementation = before
+        for of in config, text:
+            if getattr(of, "_attn_implementation", None) == NAME:
+                of._attn_implementation = before[type(of)]
