@@ -7,6 +7,7 @@
 #include <tigon/core/arguments.hpp>
 #include <tigon/core/context.hpp>
 
+#include <stdexcept>
 #include <string>
 
 #include "kernels.hpp"
@@ -61,9 +62,10 @@ inline tigon::device_queue queue_of([[maybe_unused]] const host& h) {
 #endif
 }
 
-/// door(ctx) with bytes(ctx) of PyTorch's memory as its workspace.
+/// door(ctx) with bytes(ctx) of PyTorch's memory as its workspace. An error is a std::runtime_error, which is Python's
+/// RuntimeError in every version of PyTorch; 2.10 makes a ValueError of a std::invalid_argument, later ones do not.
 template <class Bytes, class Door>
-void run(const host& h, Bytes bytes, Door door) {
+void run(const host& h, Bytes bytes, Door door) try {
   torch_threads threads(h);
   tigon::workspace none;
   const tigon::context asks(threads, none, queue_of(h));
@@ -75,6 +77,8 @@ void run(const host& h, Bytes bytes, Door door) {
   tigon::workspace scratch(std::span(static_cast<std::byte*>(h.scratch(h.memory, n)), n));
   tigon::context ctx(threads, scratch, queue_of(h));
   door(ctx);
+} catch (const tigon::error& e) {
+  throw std::runtime_error(e.what());
 }
 template <class Door>
 void run(const host& h, Door door) {

@@ -34,7 +34,7 @@ using torch::stable::Tensor;
 using maybe = std::optional<Tensor>;
 
 [[noreturn]] inline void fail(const std::string& op, const std::string& sentence) {
-  throw std::invalid_argument("tigon: " + op + ": " + sentence);
+  throw std::runtime_error("tigon: " + op + ": " + sentence);
 }
 
 inline std::string name_of(ScalarType t) {

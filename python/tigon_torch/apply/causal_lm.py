@@ -95,8 +95,9 @@ class _Seen:
     """A model as its own forward sees it, with these in the place of attributes of it."""
 
     def __init__(self, model, **instead):
-        self.__dict__.update(instead)
-        self.__dict__["_model"] = model
+        self._model = model
+        for name, value in instead.items():  # not by __dict__, which torch.compile of PyTorch 2.10 does not see
+            setattr(self, name, value)
 
     def __getattr__(self, name):
         return getattr(self._model, name)
