@@ -196,6 +196,8 @@ def test_f32_loss_and_gradients(kind):
 @pytest.mark.parametrize("kind", ["deepseek_v2", "deepseek_v3", "glm4v_moe_text"])
 def test_groups_of_experts(kind, calls, monkeypatch):
     """Routers that choose among the best groups alone."""
+    if OLD and kind != "glm4v_moe_text":
+        pytest.skip("the router of an older transformers is no module of its own")
     config, fields = TEXTS[kind]
     groups = dict(n_routed_experts=8, n_group=4, topk_group=2, num_experts_per_tok=3, routed_scaling_factor=2.5)
     if "topk_method" in fields:
