@@ -129,16 +129,48 @@ class Operator:
         return [name for name in names if (ROOT / name).exists()]
 
 
-def contract_as_markdown(text):
-    """Paragraphs; formulas as they stand; then a list of the parts that have a word before them."""
-    made, formula, parts = [], [], []
-    for line in text.splitlines():
+def taken_apart(contract):
+    """The lines of the text and formulas, and the parts that have a word before them."""
+    lines, parts = [], []
+    for line in contract.splitlines():
         word = re.match(r"([A-Z][a-z]+(?: error)?)  +(\S.*)", line)
         if word:
             parts.append([word[1], [word[2]]])
         elif parts and line.startswith("   "):
             parts[-1][1].append(line.strip())
-        elif line.startswith("  "):
+        else:
+            lines.append(line)
+    return lines, [(word, " ".join(of)) for word, of in parts]
+
+
+def other_contract(options):
+    """That of the operator whose options have this name."""
+    for family in "ops", "losses":
+        for path in sorted(INCLUDE.glob(f"{family}/*.hpp")):
+            if f"struct {options};" in path.read_text():
+                return Operator(path)
+    raise SystemExit(f"operators.py: no header has the contract of {options}")
+
+
+def parts_as_markdown(parts):
+    """A table. A part that is another contract's has the text of that one."""
+    rows = []
+    for word, text in parts:
+        as_other = re.match(r"as (\w+_options)[.;] *", text)
+        if as_other:
+            of_other = dict(taken_apart(other_contract(as_other[1]).contract)[1])
+            text = f"{of_other[word]} {text[as_other.end():]}".strip()
+        rows.append(f"| {word} | {text.replace('|', chr(92) + '|')} |")
+    return "\n".join(["| | |", "|---|---|", *rows]) if rows else ""
+
+
+def contract_as_markdown(text):
+    """Paragraphs; formulas as they stand; then a table of the parts that have a word before them, of this contract and of
+    the one that it says has everything else."""
+    made, formula = [], []
+    lines, parts = taken_apart(text)
+    for line in lines:
+        if line.startswith("  "):
             formula.append(line[2:])
         else:
             if formula and line.strip():
@@ -150,9 +182,14 @@ def contract_as_markdown(text):
                 made.append(line)
     if formula:
         made.append("```text\n" + "\n".join(formula).strip("\n") + "\n```\n")
-    rows = [f"| {name} | {' '.join(lines).replace('|', chr(92) + '|')} |" for name, lines in parts]
-    table = "\n".join(["| | |", "|---|---|", *rows]) if rows else ""
-    return "\n".join(made).strip() + "\n\n" + table
+    tables = [parts_as_markdown(parts)]
+    others = re.search(r"is as (\w+_options) has it", " ".join(text.split()))
+    if others:
+        other = other_contract(others[1])
+        own = {word for word, _ in parts}
+        rest = [part for part in taken_apart(other.contract)[1] if part[0] not in own]
+        tables += [f"As [{other.name}]({other.name}.md) has it:", parts_as_markdown(rest)]
+    return "\n\n".join(["\n".join(made).strip(), *filter(None, tables)])
 
 
 def page(operator, docs):
@@ -239,6 +276,8 @@ def main(arguments):
                                 "page of its formula": (ROOT / f"docs/formulas/{o.formula()}.md").exists()}.items():
                 if not found:
                     bad.append(f"include/{o.header} has no {what}")
+            words = re.findall(r"^\| ([A-Z][a-z]+(?: error)?) \|", contract_as_markdown(o.contract or ""), re.M)
+            bad += [f"include/{o.header}: nothing says its {part}" for part in ("Shapes", "Throws", "Max error") if part not in words]
             if "backward" in o.summary and not any("backward" in signature for _, signature in o.functions()):
                 bad.append(f"include/{o.header} says that it has a backward function, and has none")
             if o.family not in FAMILIES:

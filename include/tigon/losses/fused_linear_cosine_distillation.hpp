@@ -10,10 +10,10 @@ namespace tigon {
 ///
 ///   soft_i = beta (1 - s t) = beta / 2 |r|^2             d soft_i / dz = beta / |z_i| (r - |r|^2 / 2 s)
 ///
-/// The second forms do not cancel where student and teacher agree. Everything else as
-/// fused_linear_distillation_options, but the temperature has no effect, and a teacher with a larger vocabulary
-/// requires zero_logit or drop_teacher. Edges: a row of zeros (or of numbers below the smallest normal one) has soft_i
-/// = beta and no gradient of it.
+/// The second forms do not cancel where student and teacher agree. Everything else is as
+/// fused_linear_distillation_options has it (losses/fused_linear_distillation.hpp), but the temperature has no effect,
+/// and a teacher with a larger vocabulary requires zero_logit or drop_teacher. Edges: a row of zeros (or of numbers
+/// below the smallest normal one) has soft_i = beta and no gradient of it.
 ///
 /// ```cpp
 /// std::vector<float> x(4 * 16, 0.5f), w(100 * 16, 0.1f), dx(x), dw(w), loss(1);
