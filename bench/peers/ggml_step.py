@@ -8,15 +8,17 @@
     bench/peers/ggml_step.py build/release/examples/train_llama/train_llama ggml [--threads 16]
 
 Both train the same Llama on random tokens: forward, backward and AdamW. ggml's step is ggml_step.cpp, compiled here; it
-does not clip gradients. Programs take turns; the table has the medians over the rounds.
+does not clip gradients. Programs take turns; the table has the medians over the rounds. Memory is what a step takes
+beyond weights, gradients and moments.
 """
 
 import argparse
 import os
 import re
-import statistics
 import subprocess
 import tempfile
+
+from measured import STATE_BYTES, print_table, run, run_train_llama
 
 SIZES = {"vocab": 32000, "layers": 12, "hidden": 768, "intermediate": 2048, "heads": 12, "kv-heads": 4, "seq-len": 256}
 
@@ -30,12 +32,9 @@ def compiled(ggml, folder):
     return program
 
 
-def rate(command):
-    done = subprocess.run([str(word) for word in command], capture_output=True, text=True)
-    found = re.search(r"([0-9.]+) tokens/s", done.stdout)
-    if done.returncode != 0 or not found:
-        raise SystemExit(f"{command[0]} ended with {done.returncode}:\n{done.stderr[-2000:]}")
-    return float(found.group(1))
+def of_ggml(command):
+    lines, memory = run(command)
+    return float(re.search(r"([0-9.]+) tokens/s", "".join(lines))[1]), memory
 
 
 def options():
@@ -53,18 +52,18 @@ def options():
 def main():
     o = options()
     sizes = {name: getattr(o, name.replace("-", "_")) for name in SIZES}
-    rates = {"ggml": [], "tigon": []}
+    found = {"ggml": [], "tigon": []}
     with tempfile.TemporaryDirectory() as folder:
         program = compiled(o.ggml, folder)
         for _ in range(o.rounds):
-            rates["ggml"].append(rate([program, *sizes.values(), o.steps, o.threads]))
-            rates["tigon"].append(rate([o.train_llama, "--random", "--batch", 1, "--steps", o.steps, "--threads", o.threads]
-                                       + [word for name, value in sizes.items() for word in (f"--{name}", value)]))
+            ggml_rate, ggml_memory = of_ggml([program, *sizes.values(), o.steps, o.threads])
+            rate, memory, count = run_train_llama(
+                [o.train_llama, "--random", "--batch", 1, "--steps", o.steps, "--threads", o.threads]
+                + [word for name, value in sizes.items() for word in (f"--{name}", value)])
+            found["tigon"].append((rate, memory - STATE_BYTES * count))
+            found["ggml"].append((ggml_rate, ggml_memory - STATE_BYTES * count))
     print(f"{o.seq_len} tokens a step, {o.threads} threads")
-    print(f"{'':10} {'tokens/s':>10} {'lowest':>8} {'highest':>8} {'tigon / it':>11}")
-    for name, found in rates.items():
-        ratio = statistics.median(rates["tigon"]) / statistics.median(found)
-        print(f"{name:10} {statistics.median(found):10.1f} {min(found):8.1f} {max(found):8.1f} {ratio:11.2f}")
+    print_table(found)
 
 
 if __name__ == "__main__":

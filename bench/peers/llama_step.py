@@ -26,12 +26,13 @@ import argparse
 import csv
 import json
 import os
-import re
 import resource
 import statistics
 import subprocess
 import sys
 import time
+
+from measured import run_train_llama
 
 PEERS = {"f32": ["eager", "compile", "chunked loss", "tigon"],
          "bf16": ["autocast", "compile autocast", "autocast chunked loss", "bf16 weights", "tigon"]}
@@ -110,18 +111,9 @@ def of_tigon(dtype, o):
     sizes = {"vocab": o.vocab, "layers": o.layers, "hidden": o.hidden, "intermediate": o.intermediate, "heads": o.heads,
              "kv-heads": o.kv_heads, "seq-len": o.seq_len, "batch": o.batch, "steps": o.warmup + o.steps,
              "threads": o.threads, "dtype": dtype}
-    command = [o.program, "--random"] + [word for name, value in sizes.items() for word in (f"--{name}", str(value))]
-    read, write = os.pipe()
-    child = subprocess.Popen(command, stdout=write, stderr=subprocess.PIPE, text=True)
-    os.close(write)
-    with os.fdopen(read) as f:
-        out = f.read()
-    errors = child.stderr.read()
-    _, status, usage = os.wait4(child.pid, 0)
-    if status != 0:
-        raise SystemExit(f"{' '.join(command)} failed:\n{errors}")
-    rate = re.search(r"([0-9.]+) tokens/s", out)
-    return {"rate": float(rate.group(1)), "memory": usage.ru_maxrss * 1024 - (18 if dtype == "bf16" else 16) * parameters(o)}
+    rate, memory, _ = run_train_llama(
+        [o.program, "--random"] + [word for name, value in sizes.items() for word in (f"--{name}", value)])
+    return {"rate": rate, "memory": memory - (18 if dtype == "bf16" else 16) * parameters(o)}
 
 
 def options():

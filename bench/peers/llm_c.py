@@ -8,7 +8,8 @@
 llm.c trains GPT-2 of 124 million parameters on 4 x 64 tokens; both numbers are fixed in its program. Its weights and
 tokens are random here, in a folder that is removed again. tigon trains a Llama with 12 layers, hidden 768, 12 heads of
 keys, intermediate 2048 and the same vocabulary: its products take as many operations a token (2 x 3 x 123.5 million;
-norms, gates and rotations are others). Programs take turns; the table has the medians over the rounds.
+norms, gates and rotations are others). Programs take turns; the table has the medians over the rounds. Memory is what
+a step takes beyond weights, gradients and moments.
 """
 
 import argparse
@@ -17,8 +18,9 @@ import os
 import random
 import re
 import statistics
-import subprocess
 import tempfile
+
+from measured import STATE_BYTES, print_table, run, run_train_llama
 
 LAYERS, HEADS, HIDDEN, VOCAB, PADDED_VOCAB, LONGEST = 12, 12, 768, 50257, 50304, 1024
 BATCH, LENGTH = 4, 64
@@ -50,31 +52,27 @@ def prepare(folder):
 
 
 def of_llm_c(folder, o):
-    """Tokens per second: the median step after the first ones."""
-    env = dict(os.environ, OMP_NUM_THREADS=str(o.threads))
-    milliseconds = []
+    """Tokens per second, from the median step after the first ones, and bytes beyond weights, gradients and moments."""
+    found = []
+
+    def is_last(line):
+        step = re.search(r"step \d+: .*took ([0-9.]+) ms", line)
+        found.extend([float(step[1])] if step else [])
+        return len(found) == o.warmup + o.steps
+
     command = ["stdbuf", "-oL", os.path.abspath(o.train_gpt2)]  # a line when a step ends, not when the program does
-    with subprocess.Popen(command, cwd=folder, env=env, text=True, stdout=subprocess.PIPE) as child:
-        for line in child.stdout:
-            found = re.search(r"step \d+: .*took ([0-9.]+) ms", line)
-            if found:
-                milliseconds.append(float(found.group(1)))
-            if len(milliseconds) == o.warmup + o.steps:
-                child.kill()
-                break
-    if len(milliseconds) < o.warmup + o.steps:
-        raise SystemExit(f"{o.train_gpt2} ended with {child.returncode} after {len(milliseconds)} steps")
-    return 1e3 * BATCH * LENGTH / statistics.median(milliseconds[o.warmup:])
+    _, memory = run(command, is_last, cwd=folder, env=dict(os.environ, OMP_NUM_THREADS=str(o.threads)))
+    if len(found) < o.warmup + o.steps:
+        raise SystemExit(f"{o.train_gpt2} ended after {len(found)} steps")
+    return 1e3 * BATCH * LENGTH / statistics.median(found[o.warmup:]), memory - STATE_BYTES * parameters()
 
 
 def of_tigon(o):
     sizes = {"vocab": VOCAB, "layers": LAYERS, "hidden": HIDDEN, "intermediate": 2048, "heads": HEADS, "kv-heads": HEADS,
              "seq-len": LENGTH, "batch": BATCH, "steps": o.warmup + o.steps, "threads": o.threads, "dtype": "f32"}
-    command = [o.program, "--random"] + [word for name, value in sizes.items() for word in (f"--{name}", str(value))]
-    out = subprocess.run(command, capture_output=True, text=True)
-    if out.returncode != 0:
-        raise SystemExit(f"{' '.join(command)} failed:\n{out.stderr}")
-    return float(re.search(r"([0-9.]+) tokens/s", out.stdout).group(1))
+    rate, memory, count = run_train_llama(
+        [o.program, "--random"] + [word for name, value in sizes.items() for word in (f"--{name}", value)])
+    return rate, memory - STATE_BYTES * count
 
 
 def main():
@@ -86,17 +84,14 @@ def main():
     p.add_argument("--warmup", type=int, default=2, help="steps that are not counted")
     p.add_argument("--steps", type=int, default=5)
     o = p.parse_args()
-    rates = {"llm.c": [], "tigon": []}
+    found = {"llm.c": [], "tigon": []}
     with tempfile.TemporaryDirectory() as folder:
         prepare(folder)
         for _ in range(o.rounds):
-            rates["llm.c"].append(of_llm_c(folder, o))
-            rates["tigon"].append(of_tigon(o))
-    rate = {name: statistics.median(of) for name, of in rates.items()}
+            found["llm.c"].append(of_llm_c(folder, o))
+            found["tigon"].append(of_tigon(o))
     print(f"f32, {BATCH} x {LENGTH} tokens a step, {o.threads} threads")
-    print(f"{'':8} {'tokens/s':>9} {'lowest':>8} {'highest':>8} {'tigon / it':>11}")
-    for name, of in rates.items():
-        print(f"{name:8} {rate[name]:9.0f} {min(of):8.0f} {max(of):8.0f} {rate['tigon'] / rate[name]:11.2f}")
+    print_table(found)
 
 
 if __name__ == "__main__":
