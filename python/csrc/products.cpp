@@ -49,7 +49,7 @@ two attention(Tensor q, Tensor k, Tensor v, maybe sinks, maybe lengths, double s
   const heads in_q = heads_of(op, "q", q), in_k = heads_of(op, "k", k), in_v = heads_of(op, "v", v);
   expect_type(op, "k", k, q), expect_type(op, "v", v, q);
   const attention_options opt = options(op, sinks, lengths, {scale, softcap, causal, left, right, offset});
-  Tensor o = token_major(q, q.size(0), q.size(1), q.size(2), q.size(3));
+  Tensor o = token_major(q, q.size(0), q.size(1), q.size(2), v.size(3));
   Tensor lse = make(q, {q.size(0), q.size(1), q.size(2)}, wide(q));
   table("attention", in_q.of).products->attention(call(q), in_q, in_k, in_v, heads_of(o), vector_of(lse), opt);
   return {o, lse};
