@@ -129,23 +129,25 @@ def rms_norm(library, dtype, forward_error, backward_error):
         compare(f'rms_norm {name}', buffer.numbers(), expected[name], bound)
 
 
-def attention(library, dtype, forward_error, backward_error, window=0, documents=()):
-    """Causal; of `window` keys unless that is 0; of packed documents that end where `documents` says."""
+def attention(library, dtype, forward_error, backward_error, window=0, documents=(), e=8):
+    """Causal; of `window` keys unless that is 0; of packed documents that end where `documents` says; of values with e
+    columns."""
     batch, heads, kv_heads, tokens, d = 2, 4, 2, 9, 8
     scale = 1 / math.sqrt(d)
 
-    def heads_buffer(count, seed):
+    def heads_buffer(count, seed, d=d):
         """[batch, heads, tokens, d], laid out as a projection leaves them: [batch, tokens, heads, d]."""
         values = rounded(numbers(batch * tokens * count * d, seed), dtype) if seed else None
         return values, Buffer(dtype, (batch, count, tokens, d), values, (tokens * count * d, d, count * d, 1))
 
-    def row(values, count, b, h, s):
+    def row(values, count, b, h, s, d=d):
         begin = ((b * tokens + s) * count + h) * d
         return values[begin:begin + d]
 
     (q, q_t), (k, k_t), (v, v_t), (do, do_t) = (
-        heads_buffer(n, s) for n, s in ((heads, 4), (kv_heads, 5), (kv_heads, 6), (heads, 7)))
-    (_, o_t), (_, dq_t), (_, dk_t), (_, dv_t) = (heads_buffer(n, 0) for n in (heads, heads, kv_heads, kv_heads))
+        heads_buffer(*of) for of in ((heads, 4), (kv_heads, 5), (kv_heads, 6, e), (heads, 7, e)))
+    (_, o_t), (_, dq_t), (_, dk_t), (_, dv_t) = (
+        heads_buffer(*of) for of in ((heads, 0, e), (heads, 0), (kv_heads, 0), (kv_heads, 0, e)))
     lse_t = Buffer(F32, (batch, heads, tokens))
     given = dict(q=q_t, k=k_t, v=v_t, o=o_t, lse=lse_t, window=window)
     if documents:
@@ -156,7 +158,7 @@ def attention(library, dtype, forward_error, backward_error, window=0, documents
     def dot(a, b):
         return sum(x * y for x, y in zip(a, b, strict=True))
 
-    o, lse = [0.0] * len(q), []
+    o, lse = [0.0] * len(do), []
     dq, dk, dv = [0.0] * len(q), [0.0] * len(k), [0.0] * len(v)
     for b in range(batch):
         for h in range(heads):
@@ -169,17 +171,19 @@ def attention(library, dtype, forward_error, backward_error, window=0, documents
                 total = sum(math.exp(s - top) for s in scores.values())
                 lse.append(top + math.log(total))
                 p = {j: math.exp(s - top) / total for j, s in scores.items()}
-                out = [sum(p[j] * row(v, kv_heads, b, g, j)[c] for j in seen) for c in range(d)]
-                at, d_row = ((b * tokens + i) * heads + h) * d, row(do, heads, b, h, i)
-                o[at:at + d] = out
+                out = [sum(p[j] * row(v, kv_heads, b, g, j, e)[c] for j in seen) for c in range(e)]
+                query = (b * tokens + i) * heads + h
+                at, d_row = query * d, row(do, heads, b, h, i, e)
+                o[query * e:(query + 1) * e] = out
                 delta = dot(d_row, out)
                 for j in seen:
-                    ds = p[j] * (dot(d_row, row(v, kv_heads, b, g, j)) - delta)
-                    of = ((b * tokens + j) * kv_heads + g) * d
+                    ds = p[j] * (dot(d_row, row(v, kv_heads, b, g, j, e)) - delta)
+                    key = (b * tokens + j) * kv_heads + g
                     for c in range(d):
-                        dq[at + c] += scale * ds * k[of + c]
-                        dk[of + c] += scale * ds * q[at + c]
-                        dv[of + c] += p[j] * d_row[c]
+                        dq[at + c] += scale * ds * k[key * d + c]
+                        dk[key * d + c] += scale * ds * q[at + c]
+                    for c in range(e):
+                        dv[key * e + c] += p[j] * d_row[c]
     compare('attention o', o_t.numbers(), o, forward_error)
     compare('attention lse', lse_t.numbers(), lse, 5e-7)
     for name, buffer, expected in (('dq', dq_t, dq), ('dk', dk_t, dk), ('dv', dv_t, dv)):
@@ -425,6 +429,8 @@ def main():
     attention(library, BF16, 4e-3, 8e-3)
     attention(library, F32, 2e-6, 4e-6, window=3)
     attention(library, F32, 2e-6, 4e-6, documents=(4, 9))
+    attention(library, F32, 2e-6, 4e-6, e=5)
+    attention(library, BF16, 4e-3, 8e-3, documents=(4, 9), e=11)
     cross_entropy(library, F32, 1e-6, 2e-6)
     cross_entropy(library, BF16, 4e-3, 8e-3)
     products(library, F32, 1e-6)

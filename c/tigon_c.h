@@ -191,8 +191,8 @@ typedef enum tigon_attention_mask { TIGON_MASK_CAUSAL = 0, TIGON_MASK_NONE = 1 }
 
 /* o = softmax(scale q k^T) v by heads; the heads of q are a multiple of those of k and v */
 typedef struct tigon_attention {
-  const tigon_tensor *q, *k, *v;          /* heads: [batch, heads, tokens, head_dim] */
-  const tigon_tensor *o, *lse;            /* as q; f32 [batch, heads, tokens]. backward reads them */
+  const tigon_tensor *q, *k, *v;          /* heads: [batch, heads, tokens, head_dim]; v may have another head_dim */
+  const tigon_tensor *o, *lse;            /* as q, with v's head_dim; f32 [batch, heads, tokens]. backward reads them */
   const tigon_tensor *d_o, *dq, *dk, *dv; /* backward: the gradient of o, and those of q, k and v */
   const tigon_tensor* cumulative_lengths; /* i32: 0 and the ends of packed documents; may be left out */
   double scale, softcap;                  /* 0: 1 / sqrt(head_dim); 0: none */

@@ -27,7 +27,7 @@ void attention(const host& h, heads q, heads k, heads v, heads o, vector lse, co
         h,
         [&](const tigon::context& ctx) {
           return tigon::attention_workspace<tigon::default_backend, T>(q.seq_len, q.head_dim, opt,
-                                                                       ctx.executor().workers());
+                                                                       ctx.executor().workers(), v.head_dim);
         },
         [&](tigon::context& ctx) {
           tigon::attention_forward(view<const T>(q), view<const T>(k), view<const T>(v), view<T>(o),
@@ -45,8 +45,8 @@ void attention_backward(const host& h, heads d_o, const attention_saved& saved, 
     run(
         h,
         [&](const tigon::context& ctx) {
-          return tigon::attention_backward_workspace<tigon::default_backend, T>(q.seq_len, q.head_dim, opt,
-                                                                                ctx.executor().workers());
+          return tigon::attention_backward_workspace<tigon::default_backend, T>(
+              q.seq_len, q.head_dim, opt, ctx.executor().workers(), saved.v.head_dim);
         },
         [&](tigon::context& ctx) {
           tigon::attention_gradients<T> to{view<T>(dq), view<T>(dk), view<T>(dv), view<A>(dsinks)};

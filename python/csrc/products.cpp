@@ -70,7 +70,7 @@ two attention(Tensor q, Tensor k, Tensor v, maybe sinks, maybe lengths, maybe ke
   expect_type(op, "k", k, q), expect_type(op, "v", v, q);
   const attention_options opt =
       options(op, q, sinks, {lengths, key_begins, key_ends}, {scale, softcap, causal, left, right, offset});
-  Tensor o = token_major(q, q.size(0), q.size(1), q.size(2), q.size(3));
+  Tensor o = token_major(q, q.size(0), q.size(1), q.size(2), v.size(3));
   Tensor lse = make(q, {q.size(0), q.size(1), q.size(2)}, wide(q));
   table("attention", in_q.of).products->attention(call(q), in_q, in_k, in_v, heads_of(o), vector_of(lse), opt);
   return {o, lse};

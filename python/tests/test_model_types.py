@@ -337,6 +337,21 @@ def test_packed_sequences(kind):
     same(kind, with_loss(kind, model), patched(kind, model), **inputs)
 
 
+@pytest.mark.parametrize("kind", ["deepseek_v2", "deepseek_v3"])
+@pytest.mark.parametrize("v_head_dim", [8, 40])
+def test_values_of_another_width_than_keys(kind, v_head_dim, calls, monkeypatch):
+    """Of latent attention, narrower and wider: tigon's, also in packed sequences."""
+    config, fields = TEXTS[kind]
+    monkeypatch.setitem(TEXTS, kind, (config, {**fields, "v_head_dim": v_head_dim}))
+    model = of_type(kind)
+    for inputs in (batch_of(kind), packed(kind, 5, 11, 8)):
+        skip_what_fails_by_itself(kind, model, inputs)
+        copied = patched(kind, model)
+        calls.clear()
+        same(kind, model, copied, **inputs)
+        assert calls["attention"] == 2
+
+
 def test_chunks_of_packed_sequences(calls):
     """Attention of Llama 4 in chunks of 16 tokens, which some versions count from the beginning of a sequence and some
     from that of the row, is tigon's."""

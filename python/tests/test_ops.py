@@ -230,6 +230,12 @@ CASES = {
                                                       key_ends=torch.tensor([3, 5], dtype=torch.int32)),
                              lambda *a: attention_formula(*a, begins=[0, 2], ends=[3, 5]), Q, K, K, factor=9,
                              gradients=17),
+    "attention_narrow_values": Case(ops.attention, attention_formula, Q, (2, 2, 7, 8), (2, 2, 7, 5), factor=9,
+                                    gradients=17),
+    "attention_wide_values": Case(
+        lambda *a: ops.attention(*a, window=3, softcap=2.0, cu_seqlens=torch.tensor([0, 2, 5], dtype=torch.int32)),
+        lambda *a: attention_formula(*a, window=3, softcap=2.0, lengths=[0, 2, 5]), Q, K, (2, 2, 5, 19), factor=9,
+        gradients=17),
     "linear": Case(ops.linear, F.linear, (3, 5, 9), (7, 9), (7,), factor=6),
     "linear_bare": Case(ops.linear, F.linear, (3, 5, 9), (7, 9), factor=6),
     "cross_entropy": Case(lambda z: ops.cross_entropy(z, TARGET), lambda z: loss_formula(z, TARGET), (3, 5, 11)),
@@ -535,7 +541,8 @@ def elements(calls):
 
 # Inputs whose gradient tigon can leave out; dx of norms comes from one loop.
 FROZEN = [*((name, i) for name in ("swiglu", "geglu_tanh", "geglu_erf", "rope", "rope_partial", "mrope") for i in (0, 1)),
-          *((name, i) for name in ("attention", "attention_window", "attention_documents") for i in (0, 1, 2)),
+          *((name, i) for name in ("attention", "attention_window", "attention_documents", "attention_narrow_values",
+                                   "attention_wide_values") for i in (0, 1, 2)),
           ("fused_linear_grpo", 0), ("fused_linear_grpo", 1), ("fused_linear_grpo_tokens", 0),
           ("rms_norm", 1), ("fused_add_rms_norm", 2), ("layer_norm", 1), ("layer_norm", 2), ("linear", 0), ("linear", 1),
           ("fused_linear_cross_entropy", 0), ("fused_linear_cross_entropy", 1), ("fused_linear_cross_entropy_all", 2),
@@ -566,7 +573,8 @@ def test_frozen_gradients_are_not_computed(name, i):
 
 
 @pytest.mark.parametrize("dtype", [f32, bf16, f16], ids=["f32", "bf16", "f16"])
-@pytest.mark.parametrize("name", ["swiglu", "geglu_tanh", "geglu_erf", "rope", "mrope", "attention", "attention_window"])
+@pytest.mark.parametrize("name", ["swiglu", "geglu_tanh", "geglu_erf", "rope", "mrope", "attention", "attention_window",
+                                  "attention_narrow_values", "attention_wide_values"])
 def test_the_wanted_gradients_are_the_same(name, dtype):
     """Every choice of inputs that are trained: the gradients that are made are those of all."""
     case = CASES[name]
@@ -613,7 +621,9 @@ def test_strides_of_heads_are_known_beforehand():
     of_token = torch.randn(2, 5, 3, 4, 8)[:, :, 1].transpose(1, 2)  # heads with other tensors between
     for heads in (q, of_token):
         for op, args in ((torch.ops.tigon.rope.default, (heads, k, COS.float(), SIN.float(), -1, False, False, False)),
-                         (torch.ops.tigon.attention.default, (heads, k, k, *[None] * 4, 0.0, True, -1, -1, 0.0, 0))):
+                         (torch.ops.tigon.attention.default, (heads, k, k, *[None] * 4, 0.0, True, -1, -1, 0.0, 0)),
+                         (torch.ops.tigon.attention.default, (heads, k, k[..., :5], *[None] * 4, 0.0, True, -1, -1, 0.0,
+                                                              0))):
             torch.library.opcheck(op, args, test_utils=("test_schema", "test_faketensor"))
 
 
@@ -711,7 +721,8 @@ def test_sequences_of_other_lengths_reuse_the_graph():
 # ---- f16
 
 NATIVE = ["rms_norm", "rms_norm_gemma", "fused_add_rms_norm", "layer_norm", "swiglu", "geglu_tanh", "geglu_erf", "rope",
-          "mrope", "attention", "attention_window", "linear", "cross_entropy", "fused_linear_cross_entropy"]
+          "mrope", "attention", "attention_window", "attention_narrow_values", "linear", "cross_entropy",
+          "fused_linear_cross_entropy"]
 has_f16 = pytest.mark.skipif(not torch.ops.tigon.has_f16(), reason="this CPU has no f16")
 
 
@@ -1043,6 +1054,10 @@ ERRORS = {
     "rope: cos is 3 x 8; expected": lambda x: ops.rope(torch.ones(Q), torch.ones(K), torch.ones(3, 8), torch.ones(3, 8)),
     "attention: heads is no multiple of kv_heads": lambda x: ops.attention(
         torch.ones(1, 4, 2, 8), torch.ones(1, 3, 2, 8), torch.ones(1, 3, 2, 8)),
+    "attention: v is 2 sequences x 2 heads x 4 tokens x 8; expected 2 sequences x 2 heads": lambda x: ops.attention(
+        torch.ones(Q), torch.ones(K), torch.ones(2, 2, 4, 8)),
+    "attention: v_head_dim is 0; expected at least 1": lambda x: ops.attention(
+        torch.ones(Q), torch.ones(K), torch.ones(2, 2, 5, 0)),
     "attention: window is 0; expected an integer of at least 1": lambda x: attend(window=0),
     "attention: window is -5; expected an integer of at least 0": lambda x: attend(window=(-5, 0)),
     "attention: window is -1; expected an integer of at least 0": lambda x: attend(window=(None, -1)),

@@ -49,6 +49,8 @@ void check(sizes n, context& ctx) {
       const attention_options all{.mask = attention_mask::none};
       EXPECT_TRUE(hold(attention_workspace<B, T>(rows, cols, all, workers), workers, cols, a));
       EXPECT_TRUE(hold(attention_backward_workspace<B, T>(rows, cols, all, workers), workers, cols, a));
+      EXPECT_TRUE(hold(attention_workspace<B, T>(8, 8, all, workers, cols), workers, cols, a));
+      EXPECT_TRUE(hold(attention_backward_workspace<B, T>(8, 8, all, workers, cols), workers, cols, a));
       EXPECT_TRUE(hold(qwen2vl_mrope_workspace<B, T>(rows, cols, ctx), workers, rows, cols, a));
       EXPECT_TRUE(hold(qk_norm_rope_workspace<B, T>(cols, ctx), workers, cols, a));
       EXPECT_TRUE(hold(qk_norm_rope_backward_workspace<B, T>(rows, cols, ctx), cols, 3, a));

@@ -13,6 +13,9 @@ struct heads_case {
   std::size_t batch, heads, kv_heads, queries, keys, d;
   attention_options opt = {};
   bool sinks = false;
+  std::size_t v_dim = 0;  // columns of v; 0: d
+
+  std::size_t e() const { return v_dim != 0 ? v_dim : d; }
 };
 
 /// Columns of a matrix of tokens as heads.
@@ -31,10 +34,10 @@ auto attention(const heads_case& c) {
       return numbers<T>(r, cols, p.of().apart).fill(seed);
     };
     const auto q = filled(rows, c.heads * c.d, 1), k = filled(keys, c.kv_heads * c.d, 2),
-               v = filled(keys, c.kv_heads * c.d, 3), d_o = filled(rows, c.heads * c.d, 4);
+               v = filled(keys, c.kv_heads * c.e(), 3), d_o = filled(rows, c.heads * c.e(), 4);
     const auto sinks = numbers<float>(1, c.heads).fill(5);
-    const auto o = p.made("o", rows, c.heads * c.d), dq = p.made("dq", rows, c.heads * c.d),
-               dk = p.made("dk", keys, c.kv_heads * c.d), dv = p.made("dv", keys, c.kv_heads * c.d),
+    const auto o = p.made("o", rows, c.heads * c.e()), dq = p.made("dq", rows, c.heads * c.d),
+               dk = p.made("dk", keys, c.kv_heads * c.d), dv = p.made("dv", keys, c.kv_heads * c.e()),
                dk_alone = p.made("dk alone", keys, c.kv_heads * c.d), of_lse = p.made("lse", 1, lines),
                of_dsinks = p.made("dsinks", 1, c.heads);
     const auto lse = numbers<A>(1, lines), dsinks = numbers<A>(1, c.heads), delta = numbers<A>(1, lines);
@@ -45,15 +48,17 @@ auto attention(const heads_case& c) {
     return [=]<class B>(context& ctx) {
       const auto of_q = [&](const auto& m) { return heads_of(m, c.batch, c.heads, c.d); };
       const auto of_k = [&](const auto& m) { return heads_of(m, c.batch, c.kv_heads, c.d); };
+      const auto of_v = [&](const auto& m) { return heads_of(m, c.batch, c.kv_heads, c.e()); };
+      const auto of_o = [&](const auto& m) { return heads_of(m, c.batch, c.heads, c.e()); };
       attention_options opt = c.opt;
       if (c.sinks) opt.sinks = sinks.vector();
-      attention_forward<B>(of_q(q), of_k(k), of_k(v), of_q(o), lse.vector(), opt, ctx);
-      attention_gradients<T> to{of_q(dq), of_k(dk), of_k(dv)};
+      attention_forward<B>(of_q(q), of_k(k), of_v(v), of_o(o), lse.vector(), opt, ctx);
+      attention_gradients<T> to{of_q(dq), of_k(dk), of_v(dv)};
       if (c.sinks) to.dsinks = dsinks.vector();
-      attention_backward<B>(of_q(d_o), of_q(q), of_k(k), of_k(v), {of_q(o), lse.vector()}, to, opt, ctx);
+      attention_backward<B>(of_o(d_o), of_q(q), of_k(k), of_v(v), {of_o(o), lse.vector()}, to, opt, ctx);
       attention_gradients<T> one{{}, of_k(dk_alone), {}};
       one.delta = delta.vector();
-      attention_backward<B>(of_q(d_o), of_q(q), of_k(k), of_k(v), {of_q(o), lse.vector()}, one, opt, ctx);
+      attention_backward<B>(of_o(d_o), of_q(q), of_k(k), of_v(v), {of_o(o), lse.vector()}, one, opt, ctx);
     };
   };
 }
@@ -88,6 +93,16 @@ TEST(cuda_attention, types) {
   expect_as_single_numbers<bfloat16>({2, 4, 2, 17, 17, 16}, 8e-3);
   expect_as_single_numbers<float16>({1, 2, 1, 16, 20, 8, {.window_left = 3, .offset = 4}, true}, 8e-3);
   expect_as_single_numbers<float16>({1, 2, 1, 9, 9, 16, {.softcap = 1}, true});
+}
+TEST(cuda_attention, values_of_another_width) {
+  expect_as_single_numbers<float>({2, 4, 2, 9, 9, 24, {}, false, 16});
+  expect_as_single_numbers<float>({1, 2, 1, 6, 13, 4, {.softcap = 2, .window_left = 5, .offset = 7}, true, 140}, 2e-6,
+                                  3);  // more columns of v than threads
+  expect_as_single_numbers<double>({1, 2, 1, 9, 9, 140, {}, false, 1});
+  expect_as_single_numbers<bfloat16>({1, 2, 1, 9, 9, 16, {.prefix = 2}, false, 40});
+  // On a GPU these are cuDNN's.
+  expect_as_single_numbers<bfloat16>({1, 4, 4, 70, 70, 192, {}, false, 128}, 8e-3);
+  expect_as_single_numbers<float16>({2, 4, 2, 17, 17, 16, {}, true, 64}, 8e-3);
 }
 TEST(cuda_attention, lengths_are_refused) {
   problem<float> p({4, 4});

@@ -22,14 +22,14 @@ struct attention_terms {
 
   TIGON_TEST_NOINLINE attention_terms(const argument& q, const argument& k, const argument& v, const argument& d_o,
                                       const argument& lse, const tigon::attention_options& opt, double tiny)
-      : o(q.size()), dq(q.size()), dk(k.size()), dv(k.size()), dsinks(opt.sinks.size()) {
+      : o(d_o.size()), dq(q.size()), dk(k.size()), dv(v.size()), dsinks(opt.sinks.size()) {
     const auto values = [](const argument& of) {
       std::vector<double> out(of.size());
-      for (std::size_t e = 0; e < out.size(); ++e) out[e] = of.wanted(e);
+      for (std::size_t i = 0; i < out.size(); ++i) out[i] = of.wanted(i);
       return out;
     };
     const std::vector<double> all_q = values(q), all_k = values(k), all_v = values(v), all_g = values(d_o);
-    const std::size_t heads = q.extents[1], queries = q.extents[2], keys = k.extents[2], d = q.cols();
+    const std::size_t heads = q.extents[1], queries = q.extents[2], keys = k.extents[2], d = q.cols(), e = v.cols();
     const double scale = tigon::detail::attention_scale(opt, d);
     std::vector<double> p(keys), dp(keys);
     for (std::size_t row = 0; row < q.rows(); ++row) {
@@ -37,30 +37,31 @@ struct attention_terms {
       const std::size_t batch = row / queries / heads, first = (batch * k.extents[1] + h / group) * keys;
       const auto seen = tigon::detail::visibility{opt, keys, batch}.of(row % queries);
       double delta = 0, of_g = 0;
-      for (std::size_t c = 0; c < d; ++c) of_g += std::abs(all_g[row * d + c]);
+      for (std::size_t c = 0; c < e; ++c) of_g += std::abs(all_g[row * e + c]);
       if (std::isfinite(lse.wanted(row))) score = std::max(score, std::abs(lse.wanted(row)));
       const auto for_seen = [&](auto f) {
         for (const auto& range : {seen.prefix, seen.window})
-          for (std::size_t j = range.first; j < range.end; ++j) f(j, (first + j) * d);
+          for (std::size_t j = range.first; j < range.end; ++j) f(j, (first + j) * d, (first + j) * e);
       };
-      for_seen([&](std::size_t j, std::size_t key) {
+      for_seen([&](std::size_t j, std::size_t key, std::size_t value) {
         double s = 0, size = 0;
         dp[j] = 0;
         for (std::size_t c = 0; c < d; ++c) {
           const double product = scale * all_q[row * d + c] * all_k[key + c];
-          s += product, size += std::abs(product), dp[j] += std::abs(all_g[row * d + c] * all_v[key + c]);
+          s += product, size += std::abs(product);
         }
+        for (std::size_t c = 0; c < e; ++c) dp[j] += std::abs(all_g[row * e + c] * all_v[value + c]);
         score = std::max(score, size);
         if (opt.softcap != 0) s = opt.softcap * std::tanh(s / opt.softcap);
         p[j] = std::exp(s - lse.wanted(row)) + tiny;
         delta += p[j] * dp[j];
       });
-      for_seen([&](std::size_t j, std::size_t key) {
+      for_seen([&](std::size_t j, std::size_t key, std::size_t value) {
         const double ds = scale * p[j] * (dp[j] + delta);
-        for (std::size_t c = 0; c < d; ++c) {
-          o[row * d + c] += p[j] * std::abs(all_v[key + c]), dq[row * d + c] += ds * std::abs(all_k[key + c]);
-          dv[key + c] += p[j] * std::abs(all_g[row * d + c]), dk[key + c] += ds * std::abs(all_q[row * d + c]);
-        }
+        for (std::size_t c = 0; c < d; ++c)
+          dq[row * d + c] += ds * std::abs(all_k[key + c]), dk[key + c] += ds * std::abs(all_q[row * d + c]);
+        for (std::size_t c = 0; c < e; ++c)
+          o[row * e + c] += p[j] * std::abs(all_v[value + c]), dv[value + c] += p[j] * std::abs(all_g[row * e + c]);
       });
       if (!dsinks.empty())  // an f16 o below 2^-14 has steps of one size
         dsinks[h] += std::exp(static_cast<double>(opt.sinks[h]) - lse.wanted(row)) * (delta + 0x1p-14 * of_g);
@@ -93,13 +94,14 @@ void attention(P& p) {
   std::vector<float> sinks(p.in.one_in(3) ? heads : 0);
   for (std::size_t h = 0; h < sinks.size(); ++h) sinks[h] = 0.5f * static_cast<float>(h) - 0.5f;
   opt.sinks = sinks;
+  const std::size_t e = p.in.one_in(2) ? d : p.in.between(1, 40);
   auto& q = p.filled(p.heads("q", batch, heads, queries, d), 0, 1, false);
   auto& k = p.filled(p.heads("k", batch, kv_heads, keys, d), 0, 1, false);
-  auto& v = p.filled(p.heads("v", batch, kv_heads, keys, d), 0, 1, false);
-  auto &d_o = p.filled(p.heads("do", batch, heads, queries, d), 0, 1, false),
-       &o = p.heads("o", batch, heads, queries, d);
+  auto& v = p.filled(p.heads("v", batch, kv_heads, keys, e), 0, 1, false);
+  auto &d_o = p.filled(p.heads("do", batch, heads, queries, e), 0, 1, false),
+       &o = p.heads("o", batch, heads, queries, e);
   auto &dq = p.heads("dq", batch, heads, queries, d), &dk = p.heads("dk", batch, kv_heads, keys, d);
-  auto& dv = p.heads("dv", batch, kv_heads, keys, d);
+  auto& dv = p.heads("dv", batch, kv_heads, keys, e);
   auto &lse = p.template vector<A>("lse", batch * heads * queries),
        &dsinks = p.template vector<A>("dsinks", sinks.size());
   std::vector<std::int32_t> begins(p.in.one_in(4) ? batch : 0), ends(p.in.one_in(4) ? batch : 0);

@@ -27,23 +27,25 @@ struct extents {
 template <class T>
 struct layer {
   static constexpr std::size_t batch = 2, heads = 4, kv_heads = 2, d = 16;
+  std::size_t e;  ///< columns of v
   extents of;
   std::vector<T> q, k, v, o, d_o, dq, dk, dv;
   std::vector<float> lse, delta;
   bool has_delta = true;
   tigon::attention_options opt;
 
-  TIGON_TEST_NOINLINE explicit layer(extents e)
-      : of(e),
-        q(batch * heads * e.queries * d),
-        k(batch * kv_heads * e.keys * d),
-        v(k),
-        o(q),
-        d_o(q),
+  TIGON_TEST_NOINLINE explicit layer(extents x, std::size_t v_dim = d)
+      : e(v_dim),
+        of(x),
+        q(batch * heads * x.queries * d),
+        k(batch * kv_heads * x.keys * d),
+        v(batch * kv_heads * x.keys * e),
+        o(batch * heads * x.queries * e),
+        d_o(o),
         dq(q),
         dk(k),
-        dv(k),
-        lse(batch * heads * e.queries),
+        dv(v),
+        lse(batch * heads * x.queries),
         delta(lse) {
     unsigned state = 7;
     for (std::vector<T>* t : {&q, &k, &v, &d_o})
@@ -51,16 +53,16 @@ struct layer {
         state = state * 1664525u + 1013904223u;
         x = static_cast<T>(static_cast<float>(state >> 8) / 8388608.0f - 1.0f);
       }
-    opt.mask = e.causal ? tigon::attention_mask::causal : tigon::attention_mask::none;
-    if (e.causal) opt.offset = e.keys - e.queries;
-    tigon::attention_forward(in(q, heads, e.queries), in(k, kv_heads, e.keys), in(v, kv_heads, e.keys),
-                             out(o, heads, e.queries), std::span<float>(lse), opt);
+    opt.mask = x.causal ? tigon::attention_mask::causal : tigon::attention_mask::none;
+    if (x.causal) opt.offset = x.keys - x.queries;
+    tigon::attention_forward(in(q, heads, x.queries), in(k, kv_heads, x.keys), in(v, kv_heads, x.keys),
+                             out(o, heads, x.queries), std::span<float>(lse), opt);
   }
   static heads_view<const T> in(const std::vector<T>& t, std::size_t n, std::size_t len) {
-    return heads_view<const T>::of_tokens(t.data(), batch, len, n, d);
+    return heads_view<const T>::of_tokens(t.data(), batch, len, n, t.size() / (batch * len * n));
   }
   static heads_view<T> out(std::vector<T>& t, std::size_t n, std::size_t len) {
-    return heads_view<T>::of_tokens(t.data(), batch, len, n, d);
+    return heads_view<T>::of_tokens(t.data(), batch, len, n, t.size() / (batch * len * n));
   }
   /// The gradients that are wanted; the others' memory keeps NaN.
   TIGON_TEST_NOINLINE void backward(bool need_q, bool need_k, bool need_v) {
@@ -94,8 +96,8 @@ TIGON_TEST_NOINLINE void expect_same(const std::vector<T>& actual, const std::ve
 }
 
 template <class T>
-TIGON_TEST_NOINLINE void every_choice(extents of) {
-  layer<T> all(of), some(of);
+TIGON_TEST_NOINLINE void every_choice(extents of, std::size_t v_dim) {
+  layer<T> all(of, v_dim), some(of, v_dim);
   all.backward(true, true, true);
   for (unsigned choice = 0; choice < 8; ++choice) {
     const bool q = choice & 1u, k = choice & 2u, v = choice & 4u;
@@ -107,10 +109,11 @@ TIGON_TEST_NOINLINE void every_choice(extents of) {
 }
 
 TEST(attention_of_frozen_inputs, makes_the_wanted_gradients_alone) {
-  for (const extents of : {extents{5, 9, true}, {70, 70, true}, {40, 130, false}}) {
-    every_choice<float>(of);
-    every_choice<tigon::bfloat16>(of);
-  }
+  for (const extents of : {extents{5, 9, true}, {70, 70, true}, {40, 130, false}})
+    for (const std::size_t v_dim : {16u, 24u, 3u}) {
+      every_choice<float>(of, v_dim);
+      every_choice<tigon::bfloat16>(of, v_dim);
+    }
 }
 
 TEST(attention_of_frozen_inputs, in_16_bits_dk_needs_dq_or_delta) {

@@ -37,9 +37,11 @@ struct sizes {
   std::vector<std::int32_t> cumulative = {};  // of packed documents
   std::vector<float> sinks = {};
   std::vector<std::int32_t> begins = {}, ends = {};  // of the keys of a batch entry that are no padding
+  std::size_t v_dim = 0;                             // columns of v; 0: d
   auto operator<=>(const sizes&) const = default;
 
   static constexpr std::size_t everything = tigon::attention_options::unlimited;
+  std::size_t e() const { return v_dim != 0 ? v_dim : d; }
   std::size_t keys() const {
     return mask == attention_mask::causal || keys_of_none == everything ? offset + queries : keys_of_none;
   }
@@ -75,38 +77,39 @@ struct sizes {
   }
   friend std::ostream& operator<<(std::ostream& out, const sizes& s) {
     return out << s.batch << " x " << s.heads << '/' << s.kv_heads << " heads x " << s.queries << '/' << s.keys()
-               << " x " << s.d << (s.in == layout::tokens ? ", of tokens" : ", of heads") << ", padding " << s.padding
-               << (s.mask == attention_mask::none ? ", no mask" : "") << ", scale " << s.scale << ", softcap "
-               << s.softcap << ", window " << s.left << " and " << s.right << ", prefix " << s.prefix << ", offset "
-               << s.offset << ", " << s.cumulative.size() << " document ends, " << s.sinks.size() << " sinks, "
-               << s.begins.size() << " begins and " << s.ends.size() << " ends of keys";
+               << " x " << s.d << ", values x " << s.e() << (s.in == layout::tokens ? ", of tokens" : ", of heads")
+               << ", padding " << s.padding << (s.mask == attention_mask::none ? ", no mask" : "") << ", scale "
+               << s.scale << ", softcap " << s.softcap << ", window " << s.left << " and " << s.right << ", prefix "
+               << s.prefix << ", offset " << s.offset << ", " << s.cumulative.size() << " document ends, "
+               << s.sinks.size() << " sinks, " << s.begins.size() << " begins and " << s.ends.size() << " ends of keys";
   }
 };
 
-/// The definition, head by head and row by row, in f64 and with the whole matrix of p: values [batch, heads, queries,
-/// d].
+/// The definition, head by head and row by row, in f64 and with the whole matrix of p: q [batch, heads, queries, d], v
+/// [batch, kv_heads, keys, e].
 struct reference {
   std::vector<double> o, lse, dq, dk, dv, dsinks;
+  std::vector<double> of_dsinks;  // the sums of the magnitudes of the terms of dsinks
 
   TIGON_TEST_NOINLINE reference(const sizes& s, const std::vector<double>& q, const std::vector<double>& k,
                                 const std::vector<double>& v, const std::vector<double>& d_o)
-      : o(q.size()), dq(q.size()), dk(k.size()), dv(v.size()), dsinks(s.sinks.size()) {
-    const std::size_t n = s.queries, m = s.keys(), d = s.d;
+      : o(d_o.size()), dq(q.size()), dk(k.size()), dv(v.size()), dsinks(s.sinks.size()), of_dsinks(dsinks) {
+    const std::size_t n = s.queries, m = s.keys(), d = s.d, e = s.e();
     std::vector<double> p(m), dp(m), slope(m, 1);
-    const auto dot = [d](const double* a, const double* b) {
+    const auto dot = [](const double* a, const double* b, std::size_t cols) {
       double sum = 0;
-      for (std::size_t c = 0; c < d; ++c) sum += a[c] * b[c];
+      for (std::size_t c = 0; c < cols; ++c) sum += a[c] * b[c];
       return sum;
     };
     for (std::size_t head = 0; head < s.batch * s.heads; ++head) {
       const std::size_t b = head / s.heads, h = head % s.heads, kv = b * s.kv_heads + h * s.kv_heads / s.heads;
       for (std::size_t i = 0; i < n; ++i) {
-        const std::size_t at = (head * n + i) * d;
+        const std::size_t at = (head * n + i) * d, to = (head * n + i) * e;
         const double sink = s.sinks.empty() ? -infinity : static_cast<double>(s.sinks[h]);
         double top = sink, sum = 0, mean = 0;
         for (std::size_t j = 0; j < m; ++j) {
           if (!s.sees(b, i, j)) continue;
-          p[j] = s.factor() * dot(&q[at], &k[(kv * m + j) * d]);
+          p[j] = s.factor() * dot(&q[at], &k[(kv * m + j) * d], d);
           if (s.softcap != 0) {
             const double t = std::tanh(p[j] / s.softcap);
             p[j] = s.softcap * t, slope[j] = 1 - t * t;
@@ -120,18 +123,20 @@ struct reference {
         if (sum == 0) continue;  // it sees nothing
         for (std::size_t j = 0; j < m; ++j) {
           p[j] /= sum;
-          for (std::size_t c = 0; c < d; ++c) o[at + c] += p[j] * v[(kv * m + j) * d + c];
-          mean += p[j] * (dp[j] = dot(&d_o[at], &v[(kv * m + j) * d]));
+          for (std::size_t c = 0; c < e; ++c) o[to + c] += p[j] * v[(kv * m + j) * e + c];
+          mean += p[j] * (dp[j] = dot(&d_o[to], &v[(kv * m + j) * e], e));
         }
         if (!s.sinks.empty()) dsinks[h] -= of_sink / sum * mean;
+        for (std::size_t c = 0; c < e && !s.sinks.empty(); ++c)
+          of_dsinks[h] += of_sink / sum * std::abs(d_o[to + c] * o[to + c]);
         for (std::size_t j = 0; j < m; ++j) {
           const double ds = p[j] * (dp[j] - mean) * slope[j] * s.factor();
           for (std::size_t c = 0; c < d; ++c) {
             const std::size_t key = (kv * m + j) * d + c;
             dq[at + c] += ds * k[key];
             dk[key] += ds * q[at + c];
-            dv[key] += p[j] * d_o[at + c];
           }
+          for (std::size_t c = 0; c < e; ++c) dv[(kv * m + j) * e + c] += p[j] * d_o[to + c];
         }
       }
     }
@@ -148,12 +153,12 @@ struct problem {
       : s(std::move(of)),
         q(of_q(), side),
         k(of_k(), side),
-        v(of_k(), side),
-        o(of_q(), side),
-        d_o(of_q(), side),
+        v(of_v(), side),
+        o(of_o(), side),
+        d_o(of_o(), side),
         dq(of_q(), side),
         dk(of_k(), side),
-        dv(of_k(), side),
+        dv(of_v(), side),
         lse(s.batch * s.heads * s.queries, side),
         dsinks(s.sinks.size(), side) {
     std::uint64_t seed = 0;
@@ -176,6 +181,8 @@ struct problem {
   }
   heads_shape of_q() const { return {s.batch, s.heads, s.queries, s.d, s.in, s.padding}; }
   heads_shape of_k() const { return {s.batch, s.kv_heads, s.keys(), s.d, s.in, s.padding}; }
+  heads_shape of_v() const { return {s.batch, s.kv_heads, s.keys(), s.e(), s.in, s.padding}; }
+  heads_shape of_o() const { return {s.batch, s.heads, s.queries, s.e(), s.in, s.padding}; }
   reference wanted() const { return {s, q.f64(), k.f64(), v.f64(), d_o.f64()}; }
   /// Made once for all backends: the inputs depend on sizes and element type alone.
   TIGON_TEST_NOINLINE const reference& wanted_once() const {
@@ -189,6 +196,8 @@ struct problem {
 constexpr by_type forward_bound{.f32 = 2e-6, .bf16 = 4e-3, .f16 = 6e-4, .f64 = 4e-15};
 constexpr by_type lse_bound{.f32 = 5e-7, .bf16 = 5e-7, .f16 = 5e-7, .f64 = 1e-15};
 constexpr by_type gradient_bound{.f32 = 4e-6, .bf16 = 8e-3, .f16 = 1e-3, .f64 = 1e-14};
+// Of the terms of dsinks, which are made of a rounded o.
+constexpr by_type half_a_unit{.f32 = 0, .bf16 = 0x1p-9, .f16 = 0x1p-12, .f64 = 0};
 
 /// B with tiles that are small, so that few tokens have many of them.
 template <class B>
@@ -211,6 +220,21 @@ std::vector<sizes> every_size() {
           {1, 26, 2, 9, 5, layout::tokens, 0},
           {1, 4, 2, 62, 33, layout::tokens, 2, attention_mask::causal, 0.3},
           {1, 2, 1, 83, 16, layout::heads, 7, none, -0.1}};
+}
+
+/// With values of this many columns.
+sizes with_values(sizes s, std::size_t v_dim) {
+  s.v_dim = v_dim;
+  return s;
+}
+
+/// Values that are narrower or wider than keys: of one column, and of none but one of a vector; one column of keys.
+std::vector<sizes> every_width() {
+  constexpr attention_mask none = attention_mask::none;
+  return {with_values({2, 4, 2, 21, 24, layout::tokens, 1}, 16), with_values({1, 4, 1, 62, 8, layout::heads, 3}, 33),
+          with_values({1, 2, 1, 45, 33, layout::tokens, 0, none}, 1),
+          with_values({1, 2, 2, 25, 1, layout::heads, 1}, 17),
+          with_values({1, 26, 2, 9, 2, layout::tokens, 2, attention_mask::causal, 0.3}, 3)};
 }
 
 /// Every option, alone and with others; border tiles, whole ones, hidden ones; queries that see nothing; no keys.
@@ -295,9 +319,12 @@ void keeps_its_error(const sizes& s, guard side) {
     EXPECT_TRUE(close(p.dk.f64(), wanted.dk, gradient_bound.of<T>(), {.scale = 0.5}));
     EXPECT_TRUE(close(p.dv.f64(), wanted.dv, gradient_bound.of<T>()));
   }
-  if (!s.sinks.empty()) {
+  if (!s.sinks.empty() && (sizeof(T) > 2 || s.e() == s.d)) {
     EXPECT_TRUE(close(p.dsinks.f64(), wanted.dsinks, gradient_bound.of<T>()));
   }
+  for (std::size_t h = 0; sizeof(T) == 2 && h < s.sinks.size(); ++h)  // terms of many columns cancel
+    EXPECT_NEAR(static_cast<double>(p.dsinks[h]), wanted.dsinks[h],
+                (half_a_unit.of<T>() + gradient_bound.f32) * wanted.of_dsinks[h]);
   EXPECT_TRUE(p.o.padding_intact() && p.dq.padding_intact() && p.dk.padding_intact() && p.dv.padding_intact());
 }
 
@@ -312,6 +339,15 @@ TYPED_TEST(attention, keeps_its_error_with_every_mask) {
   using B = small_tiles<typename TypeParam::backend>;
   using T = typename TypeParam::element;
   for (const sizes& s : every_mask()) keeps_its_error<B, T>(s, guard::behind);
+}
+
+TYPED_TEST(attention, of_values_of_another_width_keeps_its_error) {
+  using B = small_tiles<typename TypeParam::backend>;
+  using T = typename TypeParam::element;
+  for (const sizes& s : every_width())
+    for (const guard side : both_guards) keeps_its_error<B, T>(s, side);
+  for (const sizes& s : every_mask())
+    for (const std::size_t v_dim : {5u, 14u}) keeps_its_error<B, T>(with_values(s, v_dim), guard::behind);
 }
 
 TYPED_TEST(attention, rows_do_not_feel_the_bad_ones_that_they_do_not_see) {
@@ -416,8 +452,8 @@ TYPED_TEST(attention, bits_do_not_depend_on_threads) {
   using T = typename TypeParam::element;
   sizes packed{2, 4, 2, 70, 33};
   packed.cumulative = {0, 31, 70}, packed.prefix = 2, packed.left = 25, packed.sinks = {0, 1, -1, 0.5f};
-  for (const sizes& s :
-       {sizes{2, 4, 2, 130, 33}, sizes{1, 2, 1, 65, 8, layout::heads, 1, attention_mask::none}, packed}) {
+  for (const sizes& s : {sizes{2, 4, 2, 130, 33}, sizes{1, 2, 1, 65, 8, layout::heads, 1, attention_mask::none}, packed,
+                         with_values(packed, 20)}) {
     problem<T> p(s);
     EXPECT_TRUE(same_bits_for_any_threads([&](context& ctx) {
       p.o.clear(), p.lse.clear(), p.dq.clear(), p.dk.clear(), p.dv.clear(), p.dsinks.clear();
@@ -430,15 +466,21 @@ TYPED_TEST(attention, bits_do_not_depend_on_threads) {
 TYPED_TEST(attention, takes_the_workspace_that_it_names_of_any_length) {
   using B = small_tiles<typename TypeParam::backend>;
   using T = typename TypeParam::element;
-  const std::size_t forward = tigon::attention_workspace<B, T>(1, 33, {}, 3);
-  const std::size_t backward = tigon::attention_backward_workspace<B, T>(1, 33, {}, 3);
-  for (const std::size_t seq_len : {std::size_t{200}, std::size_t{1} << 40}) {
-    EXPECT_EQ((tigon::attention_workspace<B, T>(seq_len, 33, {}, 3)), forward);
-    EXPECT_EQ((tigon::attention_backward_workspace<B, T>(seq_len, 33, {}, 3)), backward);
-  }
-  for (const attention_mask mask : {attention_mask::causal, attention_mask::none})
-    for (const std::size_t seq_len : {3u, 90u}) {
-      problem<T> p({2, 2, 1, seq_len, 33, layout::tokens, 0, mask});
+  EXPECT_EQ((tigon::attention_workspace<B, T>(1, 33, {}, 3)), (tigon::attention_workspace<B, T>(1, 33, {}, 3, 33)));
+  EXPECT_EQ((tigon::attention_backward_workspace<B, T>(1, 33, {}, 3)),
+            (tigon::attention_backward_workspace<B, T>(1, 33, {}, 3, 33)));
+  for (const std::size_t v_dim : {33u, 12u, 70u, 1u}) {
+    const std::size_t forward = tigon::attention_workspace<B, T>(1, 33, {}, 3, v_dim);
+    const std::size_t backward = tigon::attention_backward_workspace<B, T>(1, 33, {}, 3, v_dim);
+    for (const std::size_t seq_len : {std::size_t{200}, std::size_t{1} << 40}) {
+      EXPECT_EQ((tigon::attention_workspace<B, T>(seq_len, 33, {}, 3, v_dim)), forward);
+      EXPECT_EQ((tigon::attention_backward_workspace<B, T>(seq_len, 33, {}, 3, v_dim)), backward);
+    }
+    for (const auto& [mask, seq_len] : {std::pair(attention_mask::causal, 3u),
+                                        {attention_mask::causal, 90u},
+                                        {attention_mask::none, 3u},
+                                        {attention_mask::none, 90u}}) {
+      problem<T> p(with_values({2, 2, 1, seq_len, 33, layout::tokens, 0, mask}, v_dim));
       const auto runs = [](std::size_t bytes, auto call) { with_workspace_of(bytes, call, 3); };
       EXPECT_TIGON_ERROR(runs(forward - 1, [&](context& ctx) { p.template forward<B>(ctx); }), workspace,
                          "attention_forward: workspace is of", p.o, p.lse);
@@ -447,6 +489,7 @@ TYPED_TEST(attention, takes_the_workspace_that_it_names_of_any_length) {
                          "attention_backward: workspace is of", p.dq, p.dk, p.dv);
       runs(backward, [&](context& ctx) { p.template backward<B>(ctx); });
     }
+  }
 }
 
 TYPED_TEST(attention, of_a_cache_is_that_of_the_whole_sequence) {
@@ -471,15 +514,20 @@ TYPED_TEST(attention, of_a_cache_is_that_of_the_whole_sequence) {
 }
 
 // Where values are almost equal, what the rounding of o takes away is as large as dp - delta. A row of one 16-bit dq
-// has no room for a delta of 32 bits.
+// has no room for a delta of 32 bits. With one sign of do no terms of delta cancel between columns.
 TEST(attention_gradients, of_one_column_are_made_of_an_o_before_its_rounding) {
   using B = small_tiles<usual_backend>;
-  problem<tigon::bfloat16> p({1, 4, 2, 61, 1});
-  for (std::size_t k = 0; k < p.v.count(); ++k) p.v[k] = tigon::bfloat16(1 + 0x1p-6f * static_cast<float>(k % 3));
-  p.both_ways<B>();
-  const reference wanted = p.wanted();
-  EXPECT_TRUE(close(p.dq.f64(), wanted.dq, gradient_bound.bf16));
-  EXPECT_TRUE(close(p.dk.f64(), wanted.dk, gradient_bound.bf16));
+  for (const std::size_t v_dim : {1u, 2u, 7u}) {
+    problem<tigon::bfloat16> p(with_values({1, 4, 2, 61, 1}, v_dim));
+    for (std::size_t k = 0; k < p.v.count(); ++k)
+      p.v[k] = tigon::bfloat16(1 + 0x1p-6f * static_cast<float>(k / v_dim % 3));
+    for (std::size_t k = 0; v_dim != 1 && k < p.d_o.count(); ++k)
+      p.d_o[k] = tigon::bfloat16(std::abs(static_cast<float>(p.d_o[k])));
+    p.both_ways<B>();
+    const reference wanted = p.wanted();
+    EXPECT_TRUE(close(p.dq.f64(), wanted.dq, gradient_bound.bf16)) << v_dim;
+    EXPECT_TRUE(close(p.dk.f64(), wanted.dk, gradient_bound.bf16)) << v_dim;
+  }
 }
 
 // The tiles of a usual backend: more than one part of queries, and a bit.
@@ -494,6 +542,7 @@ TEST(attention_tiles, of_the_usual_size_keep_their_error) {
   sizes narrow{1, 2, 2, 2 * rows + 5, 8};
   narrow.left = rows / 10, narrow.sinks = {0.5f, -1.0f};
   keeps_its_error<B, float>(narrow, guard::behind);
+  keeps_its_error<B, float>(with_values({1, 2, 1, keys + rows + 5, 48, layout::tokens, 3}, 32), guard::behind);
 }
 
 // The reference itself: its gradients are the differences of its values, and so are those of the f64 kernels.
@@ -505,8 +554,8 @@ TYPED_TEST(attention_gradient, is_that_of_central_differences) {
   using B = typename TypeParam::backend;
   sizes capped{1, 2, 1, 9, 3};
   capped.softcap = 1.5, capped.sinks = {0.25f, -0.5f}, capped.left = 4;
-  for (const sizes& s :
-       {sizes{1, 4, 2, 5, 3}, sizes{2, 2, 1, 6, 4, layout::heads, 1, attention_mask::none, 0.7}, capped}) {
+  for (const sizes& s : {sizes{1, 4, 2, 5, 3}, sizes{2, 2, 1, 6, 4, layout::heads, 1, attention_mask::none, 0.7},
+                         capped, with_values(capped, 2), with_values({1, 2, 1, 6, 2}, 5)}) {
     problem<double> p(s);
     p.both_ways<B>();
     const auto q = p.q.f64(), k = p.k.f64(), v = p.v.f64(), d_o = p.d_o.f64();
@@ -514,10 +563,10 @@ TYPED_TEST(attention_gradient, is_that_of_central_differences) {
       const reference r(s, q, k, v, d_o);
       return std::inner_product(d_o.begin(), d_o.end(), r.o.begin(), 0.0);
     };
-    const auto at_q = probes(q.size()), at_k = probes(k.size());
+    const auto at_q = probes(q.size()), at_k = probes(k.size()), at_v = probes(v.size());
     const auto dq = central_difference([&](const auto& x) { return loss(x, k, v); }, q, at_q);
     const auto dk = central_difference([&](const auto& x) { return loss(q, x, v); }, k, at_k);
-    const auto dv = central_difference([&](const auto& x) { return loss(q, k, x); }, v, at_k);
+    const auto dv = central_difference([&](const auto& x) { return loss(q, k, x); }, v, at_v);
     const reference r = p.wanted();
     for (std::size_t h = 0; h < s.sinks.size(); ++h) {
       std::vector<double> change;
@@ -534,7 +583,7 @@ TYPED_TEST(attention_gradient, is_that_of_central_differences) {
          {std::tuple(r.dq, r.dk, r.dv), std::tuple(p.dq.f64(), p.dk.f64(), p.dv.f64())}) {
       EXPECT_TRUE(close(pick(got_q, at_q), dq, 4e-11)) << s;
       EXPECT_TRUE(close(pick(got_k, at_k), dk, 4e-11)) << s;
-      EXPECT_TRUE(close(pick(got_v, at_k), dv, 4e-11)) << s;
+      EXPECT_TRUE(close(pick(got_v, at_v), dv, 4e-11)) << s;
     }
   }
 }
@@ -772,8 +821,18 @@ TEST_F(attention_doors, forward_refuses_wrong_shapes) {
                      "attention_forward: heads is no multiple of kv_heads; expected", p.o, r);
   EXPECT_TIGON_ERROR(forward(q, with(k, &view::seq_len, 2ul), v, o, r), shape, "attention_forward: k is 2 sequences",
                      p.o, r);
-  EXPECT_TIGON_ERROR(forward(q, k, with(v, &view::head_dim, 7ul), o, r), shape, "attention_forward: v is 2 sequences",
+  EXPECT_TIGON_ERROR(forward(q, with(k, &view::head_dim, 7ul), v, o, r), shape, "attention_forward: k is 2 sequences",
                      p.o, r);
+  EXPECT_TIGON_ERROR(forward(q, k, with(v, &view::head_dim, 0ul), o, r), shape,
+                     "attention_forward: v_head_dim is 0; expected at least 1", p.o, r);
+  EXPECT_TIGON_ERROR(forward(q, k, with(v, &view::head_dim, 7ul), o, r), shape, "attention_forward: o is 2 sequences",
+                     p.o, r);
+  EXPECT_TIGON_ERROR(forward(q, k, with(v, &view::heads, 1ul), o, r), shape, "attention_forward: v is 2 sequences", p.o,
+                     r);
+  EXPECT_TIGON_ERROR(forward(q, k, with(v, &view::seq_len, 2ul), o, r), shape, "attention_forward: v is 2 sequences",
+                     p.o, r);
+  EXPECT_TIGON_ERROR(forward(q, k, with(v, &view::batch, 1ul), o, r), shape, "attention_forward: v is 1 sequences", p.o,
+                     r);
   EXPECT_TIGON_ERROR(forward(q, k, v, with(o, &view::batch, 1ul), r), shape, "attention_forward: o is 1 sequences", p.o,
                      r);
   EXPECT_TIGON_ERROR(forward(q, k, v, o, std::span<float>(r).first(23)), shape,
@@ -862,6 +921,15 @@ TEST_F(attention_doors, backward_refuses_wrong_shapes) {
                      p.dv);
   EXPECT_TIGON_ERROR(backward(d_o, q, k, v, o, lse, dq, dk, wrong(dv)), shape, "attention_backward: dv is", p.dq, p.dk,
                      p.dv);
+  const auto narrow = [](view x) { return with(x, &view::head_dim, 7ul); };
+  EXPECT_TIGON_ERROR(backward(d_o, q, k, narrow(v), o, lse, dq, dk, dv), shape, "attention_backward: do is", p.dq, p.dk,
+                     p.dv);
+  EXPECT_TIGON_ERROR(backward(narrow(d_o), q, k, narrow(v), o, lse, dq, dk, dv), shape, "attention_backward: o is",
+                     p.dq, p.dk, p.dv);
+  EXPECT_TIGON_ERROR(backward(narrow(d_o), q, k, narrow(v), narrow(o), lse, dq, dk, dv), shape,
+                     "attention_backward: dv is", p.dq, p.dk, p.dv);
+  EXPECT_TIGON_ERROR(backward(narrow(d_o), q, k, narrow(v), narrow(o), lse, dq, narrow(dk), narrow(dv)), shape,
+                     "attention_backward: dk is", p.dq, p.dk, p.dv);
   EXPECT_TIGON_ERROR(backward(d_o, q, k, v, o, lse, dq, dk, dv, {.scale = nan}), argument,
                      "attention_backward: scale is nan; expected a finite number", p.dq, p.dk, p.dv);
 }

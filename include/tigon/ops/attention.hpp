@@ -12,6 +12,7 @@
 namespace tigon {
 
 /// Softmax attention. Query head h reads key/value head h / (heads / kv_heads); i is a query, j a key that it sees.
+/// Values may have another width than keys, as in multi-head latent attention.
 ///
 ///   s[i,j] = scale * sum_c q[i,c] k[j,c], or softcap * tanh(that / softcap)
 ///   lse[i] = log(exp(sink[h]) + sum_j exp(s[i,j])),   p[i,j] = exp(s[i,j] - lse[i]),   o[i] = sum_j p[i,j] v[j]
@@ -27,9 +28,10 @@ namespace tigon {
 ///            key_ends[b]) are padding: they belong to no document. Blocks that no query sees are not computed.
 /// Formula    docs/formulas/attention.md; Vaswani et al., "Attention Is All You Need", 2017; the block-wise backward of
 ///            Dao et al., "FlashAttention", 2022.
-/// Shapes     q, o, do, dq [batch, heads, queries, d], k, v, dk, dv [batch, kv_heads, keys, d], any strides;
-///            lse [batch * heads * queries]; sinks, dsinks [heads] or empty. heads a multiple of kv_heads, both and d
-///            >= 1; batch, queries, keys may be 0. keys = offset + queries with attention_mask::causal, else any.
+/// Shapes     q, dq [batch, heads, queries, d], o, do [batch, heads, queries, e], k, dk [batch, kv_heads, keys, d],
+///            v, dv [batch, kv_heads, keys, e], any strides; lse [batch * heads * queries]; sinks, dsinks [heads] or
+///            empty. heads a multiple of kv_heads; both, d and e >= 1; batch, queries, keys may be 0. keys = offset +
+///            queries with attention_mask::causal, else any.
 ///            cumulative_lengths: 0, then where each document ends, the last one at `keys`; the same for every batch
 ///            entry. key_begins, key_ends [batch]. Or empty.
 /// Types      one of f32, bf16, f16, f64 for all; lse and dsinks f32 (f64 for f64); sinks f32.
@@ -56,7 +58,7 @@ namespace tigon {
 ///            magnitudes of the terms, which are p v[j] of o, p do[i] of dv, and of ds p (|do v[j]| + sum_j p |do
 ///            v[j]|), each product without its signs; S is the largest scale * sum_c |q[i,c] k[j,c]| or |lse|. In 16
 ///            bits also half a unit of the result; dsinks, made of the rounded o, half a unit of its terms; dq and dk
-///            of heads of one column 2^-16 (f16 2^-22) of their terms, as a row has room for no more of delta. p below
+///            of one column (d = 1) 2^-16 (f16 2^-22) of their terms, as a row has room for no more of delta. p below
 ///            2^-100 (f64 2^-960) loses digits. Errors do not grow with the lengths: more than 64 blocks are added up
 ///            by compensated sums.
 ///
@@ -91,7 +93,7 @@ TIGON_NOINLINE inline bool are_key_ranges(std::span<const std::int32_t> begins, 
 }
 
 struct attention_shapes {
-  heads_shape q, k;
+  heads_shape q, k, v, o;  ///< o has the width of v
 };
 /// Declares q, k and v, and what the options point to. Throws unless these fit together.
 template <class T>
@@ -101,6 +103,7 @@ attention_shapes declare_attention(arguments& args, in_heads<T> q, in_heads<T> k
   args.at_least_one("heads", q.heads);
   args.at_least_one("kv_heads", k.heads);
   args.at_least_one("head_dim", q.head_dim);
+  args.at_least_one("v_head_dim", v.head_dim);
   args.that(q.heads % std::max<std::size_t>(k.heads, 1) == 0, error_code::shape, "heads", "no multiple of kv_heads",
             "as many query heads for every key/value head");
   args.finite<A>("scale", opt.scale);
@@ -108,10 +111,13 @@ attention_shapes declare_attention(arguments& args, in_heads<T> q, in_heads<T> k
   args.that(opt.offset <= workspace::most_bytes, error_code::argument, "offset", "too large", "a position");
   const bool causal = opt.mask == attention_mask::causal;
   const std::size_t keys = causal ? opt.offset + q.seq_len : k.seq_len;
-  const attention_shapes of{{q.batch, q.heads, q.seq_len, q.head_dim}, {q.batch, k.heads, keys, q.head_dim}};
+  const attention_shapes of{{q.batch, q.heads, q.seq_len, q.head_dim},
+                            {q.batch, k.heads, keys, q.head_dim},
+                            {q.batch, k.heads, keys, v.head_dim},
+                            {q.batch, q.heads, q.seq_len, v.head_dim}};
   args.in("q", q, of.q);
   args.in("k", k, of.k);
-  args.in("v", v, of.k);
+  args.in("v", v, of.v);
   const std::span<const std::int32_t> cumulative = opt.cumulative_lengths;
   args.optional_in("cumulative_lengths", cumulative, cumulative.size());
   args.that(cumulative.empty() || is_partition(cumulative, keys), error_code::argument, "cumulative_lengths",
@@ -130,19 +136,21 @@ attention_shapes declare_attention(arguments& args, in_heads<T> q, in_heads<T> k
 }  // namespace detail
 
 /// Bytes of workspace that attention_forward takes on `workers` workers: ctx.executor().workers(). The same for every
-/// length.
+/// length. Values have v_head_dim columns; 0: as keys have, head_dim.
 template <class B = default_backend, class T>
 std::size_t attention_workspace([[maybe_unused]] std::size_t seq_len, std::size_t head_dim,
-                                [[maybe_unused]] const attention_options& opt = {}, std::size_t workers = 1) {
-  return workspace::bytes_for<std::byte>(workers,
-                                         kernel_for<op::attention, B>::template forward_workspace<B, T>(head_dim));
+                                [[maybe_unused]] const attention_options& opt = {}, std::size_t workers = 1,
+                                std::size_t v_head_dim = 0) {
+  return workspace::bytes_for<std::byte>(workers, kernel_for<op::attention, B>::template forward_workspace<B, T>(
+                                                      head_dim, v_head_dim != 0 ? v_head_dim : head_dim));
 }
 /// Bytes of workspace that attention_backward takes.
 template <class B = default_backend, class T>
 std::size_t attention_backward_workspace([[maybe_unused]] std::size_t seq_len, std::size_t head_dim,
-                                         [[maybe_unused]] const attention_options& opt = {}, std::size_t workers = 1) {
-  return workspace::bytes_for<std::byte>(workers,
-                                         kernel_for<op::attention, B>::template backward_workspace<B, T>(head_dim));
+                                         [[maybe_unused]] const attention_options& opt = {}, std::size_t workers = 1,
+                                         std::size_t v_head_dim = 0) {
+  return workspace::bytes_for<std::byte>(workers, kernel_for<op::attention, B>::template backward_workspace<B, T>(
+                                                      head_dim, v_head_dim != 0 ? v_head_dim : head_dim));
 }
 
 /// o and lse from q, k and v. See attention_options for the contract.
@@ -153,11 +161,11 @@ void attention_forward(in_heads<T> q, in_heads<T> k, in_heads<T> v, heads_view<T
   static_assert(admits<B, T>());
   arguments args("attention_forward");
   const detail::attention_shapes of = detail::declare_attention<T>(args, q, k, v, opt);
-  args.out("o", o, of.q);
+  args.out("o", o, of.o);
   args.out("lse", lse, q.batch * q.heads * q.seq_len);
   args.check();
   ctx.workspace().expect("attention_forward",
-                         attention_workspace<B, T>(q.seq_len, q.head_dim, opt, ctx.executor().workers()));
+                         attention_workspace<B, T>(q.seq_len, q.head_dim, opt, ctx.executor().workers(), v.head_dim));
   kernel_for<op::attention, B>::template forward<B, T>(q, k, v, o, lse, opt, ctx);
 }
 
@@ -170,10 +178,10 @@ void attention_backward(
   static_assert(admits<B, T>());
   arguments args("attention_backward");
   const detail::attention_shapes of = detail::declare_attention<T>(args, q, k, v, opt);
-  args.in("do", d_o, of.q);
-  args.in("o", saved.o, of.q);
+  args.in("do", d_o, of.o);
+  args.in("o", saved.o, of.o);
   args.in("lse", saved.lse, q.batch * q.heads * q.seq_len);
-  if (gradients.dv.data != nullptr) args.out("dv", gradients.dv, of.k);
+  if (gradients.dv.data != nullptr) args.out("dv", gradients.dv, of.v);
   if (gradients.dk.data != nullptr) args.out("dk", gradients.dk, of.k);
   if (gradients.dq.data != nullptr) args.out("dq", gradients.dq, of.q);
   args.that(sizeof(T) == sizeof(accumulator_t<T>) || gradients.dk.data == nullptr || gradients.dq.data != nullptr ||
@@ -186,8 +194,8 @@ void attention_backward(
   args.that(gradients.dsinks.empty() || !opt.sinks.empty(), error_code::argument, "dsinks", "given without sinks",
             "sinks, or no dsinks");
   args.check();
-  ctx.workspace().expect("attention_backward",
-                         attention_backward_workspace<B, T>(q.seq_len, q.head_dim, opt, ctx.executor().workers()));
+  ctx.workspace().expect("attention_backward", attention_backward_workspace<B, T>(
+                                                   q.seq_len, q.head_dim, opt, ctx.executor().workers(), v.head_dim));
   kernel_for<op::attention, B>::template backward<B, T>(d_o, q, k, v, saved, gradients, opt, ctx);
 }
 

@@ -117,8 +117,6 @@ def _why_not(module, query, key, value, mask, dropout, softcap, kwargs) -> str |
         return "attention with a bias or a mask of heads is transformers' own"
     if not runs("attention", query):
         return f"attention on {query.device.type} is transformers' own"
-    if value.shape[-1] != query.shape[-1]:
-        return "attention whose values are wider or narrower than its keys is transformers' own"
     if not query.dtype == key.dtype == value.dtype and autocast_type(query) is None:  # which gives them its own
         return "attention of mixed types is transformers' own"
     return None

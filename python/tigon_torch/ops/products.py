@@ -24,14 +24,15 @@ def attention(q: Tensor, k: Tensor, v: Tensor, scale: float | None = None, causa
               softcap: float | None = None, sinks: Tensor | None = None, cu_seqlens: Tensor | None = None,
               q_offset: int | None = None, key_begins: Tensor | None = None,
               key_ends: Tensor | None = None) -> Tensor:
-    """Softmax attention of q [batch, heads, queries, d] over k, v [batch, kv_heads, keys, d], any strides.
+    """Softmax attention of q [batch, heads, queries, d] over k [batch, kv_heads, keys, d] and v [batch, kv_heads, keys,
+    e], any strides. The width e of the values, and of the result, may be another than d.
 
     scale None is 1 / sqrt(d). window: as many keys as a query sees, its own among them, or (left, right) keys beside
     it, None for all. softcap, above 0: scores become softcap * tanh(score / softcap). sinks [heads]: a logit of every
     head beside its scores. cu_seqlens: 0 and the ends of packed documents, the same for every batch entry. q_offset:
     position of the first query among the keys; None is keys - queries with causal, as a cache before them needs.
     key_begins, key_ends [batch]: of a padded batch the first key of each entry that is no padding, and the one behind
-    the last; a query that sees no key has a result of 0. The result lies in memory as [batch, queries, heads, d].
+    the last; a query that sees no key has a result of 0. The result lies in memory as [batch, queries, heads, e].
     """
     q, k, v = _autocast(q, k, v)
     if _unknown_half(q):
@@ -48,14 +49,14 @@ def attention(q: Tensor, k: Tensor, v: Tensor, scale: float | None = None, causa
                           left, right, above_zero("attention", "softcap", softcap), q_offset)[0]
 
 
-def _token_major(t):
+def _token_major(t, columns_of=None):
     b, h, s, d = t.shape
-    return t.new_empty((b, s, h, d)).transpose(1, 2)
+    return t.new_empty((b, s, h, d if columns_of is None else columns_of.shape[3])).transpose(1, 2)
 
 
 @fake("attention")
 def _(q, k, v, sinks, cu_seqlens, key_begins, key_ends, scale, causal, left, right, softcap, offset):
-    return _token_major(q), q.new_empty(q.shape[:3], dtype=_sums(q))
+    return _token_major(q, v), q.new_empty(q.shape[:3], dtype=_sums(q))
 
 
 @fake("attention_backward")

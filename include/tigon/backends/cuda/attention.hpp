@@ -10,6 +10,7 @@
 // Behind them: they say how these are compiled.
 #include <tigon/ops/attention/attention_options.hpp>
 
+#include <algorithm>
 #include <cstdint>
 #include <span>
 
@@ -23,11 +24,11 @@ struct kernel<op::attention, backends::cuda> {
   /// Of what a call takes, no more is known before it: cuDNN decides by the shape. The kernels reserve it before they
   /// write.
   template <backend B, element T>
-  static constexpr std::size_t forward_workspace(std::size_t) {
+  static constexpr std::size_t forward_workspace(std::size_t, std::size_t) {
     return 0;
   }
   template <backend B, element T>
-  static constexpr std::size_t backward_workspace(std::size_t) {
+  static constexpr std::size_t backward_workspace(std::size_t, std::size_t) {
     return 0;
   }
 
@@ -40,7 +41,7 @@ struct kernel<op::attention, backends::cuda> {
 #if !defined(TIGON_CUDA_MODEL)
     if constexpr (sizeof(T) == 2)
       if (in_library<T>({q, k, v, o}, lse.data(), opt)) {
-        gpu::cudnn_attention of = call_of<T>(q, k, opt);
+        gpu::cudnn_attention of = call_of<T>(q, k, v, opt);
         gpu::cudnn_operands at{};
         add_inputs<T>(of, at, q, k, v, opt);
         add<T>(of, at, gpu::cudnn_tensor::o, o);
@@ -86,10 +87,9 @@ struct kernel<op::attention, backends::cuda> {
   template <class T>
   static bool in_library(std::initializer_list<heads_view<const T>> all, const void* lse,
                          const attention_options& opt) {
-    const heads_view<const T> q = all.begin()[0], k = all.begin()[1];
-    if (opt.softcap != 0 || opt.prefix != 0 || q.seq_len < fewest_queries || k.seq_len == 0 || q.head_dim % 8 != 0 ||
-        q.head_dim > 256)
-      return false;
+    const heads_view<const T> q = all.begin()[0], k = all.begin()[1], v = all.begin()[2];
+    if (opt.softcap != 0 || opt.prefix != 0 || q.seq_len < fewest_queries || k.seq_len == 0) return false;
+    if ((q.head_dim | v.head_dim) % 8 != 0 || std::max(q.head_dim, v.head_dim) > 256) return false;
     const auto is_odd = [](const void* p) { return reinterpret_cast<std::uintptr_t>(p) % 16 != 0; };
     for (const heads_view<const T>& of : all)
       if (is_odd(of.data) || (of.batch_stride | of.head_stride | of.seq_stride) % 8 != 0) return false;
@@ -109,7 +109,7 @@ struct kernel<op::attention, backends::cuda> {
     return opt.window_right < k.seq_len ? static_cast<std::int64_t>(opt.window_right) : gpu::cudnn_attention::unlimited;
   }
   template <class T>
-  static gpu::cudnn_attention call_of(in_heads<T> q, in_heads<T> k, const attention_options& opt) {
+  static gpu::cudnn_attention call_of(in_heads<T> q, in_heads<T> k, in_heads<T> v, const attention_options& opt) {
     const auto number = [](std::size_t n) { return static_cast<std::int64_t>(n); };
     return {.backward = false,
             .f16 = std::same_as<T, float16>,
@@ -122,6 +122,7 @@ struct kernel<op::attention, backends::cuda> {
             .queries = number(q.seq_len),
             .keys = number(k.seq_len),
             .dim = number(q.head_dim),
+            .v_dim = number(v.head_dim),
             .left = left_of<T>(opt, q),
             .right = right_of<T>(opt, k),
             .scale = static_cast<float>(detail::attention_scale(opt, q.head_dim))};
@@ -143,7 +144,7 @@ struct kernel<op::attention, backends::cuda> {
   static void by_library(in_heads<T> d_o, in_heads<T> q, in_heads<T> k, in_heads<T> v,
                          const attention_saved<const T, std::span<const float>>& of_forward,
                          const attention_gradients<T>& to, const attention_options& opt, context& ctx) {
-    gpu::cudnn_attention of = call_of<T>(q, k, opt);
+    gpu::cudnn_attention of = call_of<T>(q, k, v, opt);
     of.backward = true, of.same_bits = same_bits;
     gpu::cudnn_operands at{};
     add_inputs<T>(of, at, q, k, v, opt);

@@ -44,7 +44,8 @@ struct cudnn_attention {
 
   bool backward, f16, has_sinks, from_the_end;  ///< the last query is at the last key; else the first at the first
   bool same_bits;                               ///< dq is summed in one order; for backward
-  std::int64_t batch, heads, kv_heads, queries, keys, dim;
+  std::int64_t batch, heads, kv_heads, queries, keys;
+  std::int64_t dim, v_dim;   ///< columns of q and k, of v and o
   std::int64_t left, right;  ///< keys j of query i: i - left < j <= i + right, or unlimited
   float scale;
   std::array<strides, static_cast<std::size_t>(cudnn_tensor::count)> of{};
@@ -100,11 +101,18 @@ class cudnn_attention_graph {
   using tensor = std::shared_ptr<cudnn_frontend::graph::Tensor_attributes>;
   static std::int64_t uid(cudnn_tensor which) { return static_cast<std::int64_t>(which) + 1; }
 
+  /// The columns of a tensor of heads.
+  std::int64_t cols(cudnn_tensor which) const {
+    using enum cudnn_tensor;
+    return which == v || which == o || which == d_o || which == dv ? of_.v_dim : of_.dim;
+  }
   /// Heads of `rows` rows.
   template <class To>
   To& describe(To& to, cudnn_tensor which, std::int64_t heads, std::int64_t rows) const {
     const auto& s = of_.of[static_cast<std::size_t>(which)];
-    return to.set_uid(uid(which)).set_dim({of_.batch, heads, rows, of_.dim}).set_stride({s.batch, s.head, s.row, 1});
+    return to.set_uid(uid(which))
+        .set_dim({of_.batch, heads, rows, cols(which)})
+        .set_stride({s.batch, s.head, s.row, 1});
   }
   tensor input(cudnn_tensor which, std::int64_t heads, std::int64_t rows) {
     cudnn_frontend::graph::Tensor_attributes t;
@@ -227,7 +235,7 @@ class cudnn {
     const std::pair<cudnn_tensor, std::size_t> gradients[] = {
         {cudnn_tensor::dq, 2 * rows * number(of.dim)},
         {cudnn_tensor::dk, 2 * keys * number(of.dim)},
-        {cudnn_tensor::dv, 2 * keys * number(of.dim)},
+        {cudnn_tensor::dv, 2 * keys * number(of.v_dim)},
         {cudnn_tensor::dsinks, of.has_sinks ? sizeof(float) * number(of.heads) : 0}};
     for (const auto& [which, bytes] : gradients)
       if (void*& p = at[static_cast<std::size_t>(which)]; p == nullptr && bytes != 0) f(p, bytes);

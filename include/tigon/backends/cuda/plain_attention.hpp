@@ -8,6 +8,7 @@
 // Behind them: they say how these are compiled.
 #include <tigon/ops/attention/attention_options.hpp>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <utility>
@@ -269,7 +270,7 @@ struct plain_attention {
       launch(ctx, gradients_of_queries<T>, grid(rows, cols), threads, x, y, to.dq);
     }
     if (keys != 0 && (to.dk.data != nullptr || to.dv.data != nullptr))
-      launch(ctx, gradients_of_keys<T>, grid(keys, x.k.head_dim), threads, x, y, to.dk, to.dv);
+      launch(ctx, gradients_of_keys<T>, grid(keys, std::max(x.k.head_dim, x.v.head_dim)), threads, x, y, to.dk, to.dv);
     if (!to.dsinks.empty())
       launch(ctx, gradients_of_sinks<T>, dim3(blocks(x.q.heads)), threads, x, y, to.dsinks.data());
   }

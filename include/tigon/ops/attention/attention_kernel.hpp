@@ -17,20 +17,20 @@ struct kernel<op::attention, backends::generic> {
   template <class A>
   using saved = std::span<A>;  // lse
 
-  /// Bytes of one worker.
+  /// Bytes of one worker, for keys of d columns and values of e.
   template <backend B, element T>
-  static std::size_t forward_workspace(std::size_t d) {
-    return detail::forward_part<B, T>::bytes(d);
+  static std::size_t forward_workspace(std::size_t d, std::size_t e) {
+    return detail::forward_part<B, T>::bytes(d, e);
   }
   template <backend B, element T>
-  static std::size_t backward_workspace(std::size_t d) {
+  static std::size_t backward_workspace(std::size_t d, std::size_t e) {
     using A = accumulator_t<T>;
     using sums = detail::chunk_sums<row_backend<B>, A>;
     constexpr std::size_t rows = detail::tile_extents<B>::rows;
-    return detail::backward_rows<B, T>::bytes(d) + detail::backward_rows<B, T>::product_bytes(d) +
+    return detail::backward_rows<B, T>::bytes(d, e) + detail::backward_rows<B, T>::product_bytes(d, e) +
            workspace::bytes_for<A>(rows, d) + workspace::bytes_for<double>(rows) +
-           std::max(detail::backward_keys<B, T>::bytes(d),
-                    2 * detail::key_tiles<B, T>::bytes(d) +
+           std::max(detail::backward_keys<B, T>::bytes(d, e),
+                    detail::key_tiles<B, T>::bytes(d) + detail::key_tiles<B, T>::bytes(e) +
                         sums::bytes(workspace::product(rows, d), detail::backward_keys<B, T>::many, false));
   }
 
@@ -40,7 +40,8 @@ struct kernel<op::attention, backends::generic> {
     if (q.seq_len == 0 || q.batch == 0) return;
     const detail::query_parts parts(q.batch, k.heads, q.heads, q.seq_len, detail::tile_extents<B>::rows,
                                     B::attention.query_tiles);
-    detail::for_tasks<B>(ctx, parts.size(), forward_workspace<B, T>(q.head_dim), [&](std::size_t task, context& own) {
+    const std::size_t bytes = forward_workspace<B, T>(q.head_dim, v.head_dim);
+    detail::for_tasks<B>(ctx, parts.size(), bytes, [&](std::size_t task, context& own) {
       workspace::frame frame(own.workspace());
       detail::forward_part<B, T>(frame, parts[task], parts.of_tile, q, k, v, opt).run(o, lse, own);
     });
@@ -77,13 +78,13 @@ struct kernel<op::attention, backends::generic> {
     clear<B, T>(to, ctx);
     constexpr std::size_t block = detail::tile_extents<B>::keys;
     const std::size_t across = in.k.batch * in.k.heads;
+    const std::size_t bytes = backward_workspace<B, T>(in.q.head_dim, in.v.head_dim);
     for (std::size_t step = 0; step < blocks; ++step)
-      detail::for_tasks<B>(ctx, blocks * across, backward_workspace<B, T>(in.q.head_dim),
-                           [&](std::size_t task, context& own) {
-                             const std::size_t j = task / across * block, i = (task / across + step) % blocks * block;
-                             if (j >= in.k.seq_len || i >= in.q.seq_len) return;
-                             block_of_keys<B, T>(in, to, task % across, j, {i, std::min(i + block, in.q.seq_len)}, own);
-                           });
+      detail::for_tasks<B>(ctx, blocks * across, bytes, [&](std::size_t task, context& own) {
+        const std::size_t j = task / across * block, i = (task / across + step) % blocks * block;
+        if (j >= in.k.seq_len || i >= in.q.seq_len) return;
+        block_of_keys<B, T>(in, to, task % across, j, {i, std::min(i + block, in.q.seq_len)}, own);
+      });
   }
 
   /// Seven products: dk and dv of every block of keys, over all queries; then dq of every tile of rows, over all keys.
@@ -92,7 +93,8 @@ struct kernel<op::attention, backends::generic> {
   template <backend B, element T>
   static void by_keys_and_queries(detail::backward_inputs<T> in, attention_gradients<T> to, context& ctx) {
     using extents = detail::tile_extents<B>;
-    const std::size_t bytes = backward_workspace<B, T>(in.q.head_dim), across = in.k.batch * in.k.heads;
+    const std::size_t bytes = backward_workspace<B, T>(in.q.head_dim, in.v.head_dim);
+    const std::size_t across = in.k.batch * in.k.heads;
     const bool has_rows = in.q.seq_len != 0 && in.q.batch != 0 && to.dq.data != nullptr;
     const detail::query_parts parts(in.q.batch, in.k.heads, in.q.heads, in.q.seq_len, extents::rows, 1);
     const heads_view<T> kept = has_rows ? to.dq : detail::rows_for_delta(in.q, to);
@@ -157,7 +159,7 @@ struct kernel<op::attention, backends::generic> {
     detail::backward_keys<B, T> keys(
         frame, in, batch, kv, detail::ceil_div(queries.size(), of_strip) * detail::ceil_div(heads, extents::rows));
     matrix_view<A> dq(pairs ? frame.template take<A>(extents::rows * d) : nullptr, extents::rows, d);
-    keys.begin(first, count, d, to.dk.data != nullptr, to.dv.data != nullptr);
+    keys.begin(first, count, in, to.dk.data != nullptr, to.dv.data != nullptr);
     for (std::size_t h = 0; h < heads; h += extents::rows)
       for (std::size_t i = queries.first, step = 0; i < queries.end; i += step) {
         detail::query_part part{

@@ -17,25 +17,29 @@ class backward_keys {
   using sums = chunk_sums<row_backend<B>, A>;
   static constexpr std::size_t many = static_cast<std::size_t>(-1);  ///< tiles of rows, for which sums have totals
 
-  static std::size_t bytes(std::size_t d) {
-    return 2 * key_tiles<B, T>::bytes(d) + 2 * packed_keys<B, T, T>::bytes(d) + packed_keys<B, A, T>::bytes(d) +
-           2 * sums::bytes(workspace::product(extents::keys, d), many, false);
+  /// Of keys of d columns and values of e.
+  static std::size_t bytes(std::size_t d, std::size_t e) {
+    std::size_t all = packed_keys<B, A, T>::bytes(d);
+    for (const std::size_t cols : {d, e})
+      all += key_tiles<B, T>::bytes(cols) + packed_keys<B, T, T>::bytes(cols) +
+             sums::bytes(workspace::product(extents::keys, cols), many, false);
+    return all;
   }
   backward_keys(workspace::frame& frame, const backward_inputs<T>& in, std::size_t batch, std::size_t head,
                 std::size_t tiles)
       : keys_(frame, in.k.head(batch, head)),
         values_(frame, in.v.head(batch, head)),
         scored_k_(frame, in.q.head_dim, transpose::yes),
-        scored_v_(frame, in.q.head_dim, transpose::yes),
+        scored_v_(frame, in.v.head_dim, transpose::yes),
         summed_k_(frame, in.q.head_dim, transpose::no),
         dk_(frame, extents::keys * in.q.head_dim, tiles, false),
-        dv_(frame, extents::keys * in.q.head_dim, tiles, false) {}
+        dv_(frame, extents::keys * in.v.head_dim, tiles, false) {}
 
   /// The sums that begin are of those outputs that have memory.
-  void begin(std::size_t first, std::size_t count, std::size_t d, bool sums_dk, bool sums_dv) {
+  void begin(std::size_t first, std::size_t count, const backward_inputs<T>& in, bool sums_dk, bool sums_dv) {
     first_ = first, count_ = count, n_ = extents::padded_keys(count), begun_ = false, packed_ = false;
     sums_dk_ = sums_dk, sums_dv_ = sums_dv;
-    for (sums* s : {&dk_, &dv_}) s->begin(count, d, {}, false);
+    dk_.begin(count, in.k.head_dim, {}, false), dv_.begin(count, in.v.head_dim, {}, false);
   }
   bool begun() const { return begun_; }
 

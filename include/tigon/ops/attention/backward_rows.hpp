@@ -4,6 +4,9 @@
 
 #include <tigon/ops/attention/running_softmax.hpp>
 
+#include <cmath>
+#include <utility>
+
 namespace tigon::detail {
 inline namespace TIGON_ABI {
 
@@ -42,16 +45,19 @@ class backward_rows {
   using extents = tile_extents<B>;
   static constexpr std::size_t score_stride = round_up(extents::keys, workspace::alignment / sizeof(A));
 
-  static std::size_t bytes(std::size_t d) {
-    return workspace::bytes_for<visible_keys>(extents::rows) + 2 * workspace::bytes_for<T>(extents::rows, d) +
-           2 * workspace::bytes_for<A>(extents::rows) + 2 * workspace::bytes_for<A>(extents::rows, score_stride);
+  /// Of q of d columns and do of e.
+  static std::size_t bytes(std::size_t d, std::size_t e) {
+    return workspace::bytes_for<visible_keys>(extents::rows) + workspace::bytes_for<T>(extents::rows, d) +
+           workspace::bytes_for<T>(extents::rows, e) + 2 * workspace::bytes_for<A>(extents::rows) +
+           2 * workspace::bytes_for<A>(extents::rows, score_stride);
   }
   backward_rows(workspace::frame& frame, const backward_inputs<T>& in)
       : in_(in),
         seen_(frame.take<visible_keys>(extents::rows)),
         lse_(frame.take<A>(extents::rows)),
         delta_(frame.take<A>(extents::rows)) {
-    for (matrix_view<T>* m : {&q_, &d_o_}) *m = {frame.take<T>(extents::rows * in.q.head_dim), 0, in.q.head_dim};
+    for (const auto& [m, d] : {std::pair(&q_, in.q.head_dim), {&d_o_, in.v.head_dim}})
+      *m = {frame.take<T>(extents::rows * d), 0, d};
     for (matrix_view<A>* m : {&p_, &ds_}) *m = {frame.take<A>(extents::rows * score_stride), 0, 0, score_stride};
   }
 
@@ -104,16 +110,15 @@ class backward_rows {
   }
 
   /// Keeps delta of row i of head h of these rows in the row of `to`: in its first bytes or, where a row is of one
-  /// element of 16 bits, as delta / do - o, times a power of two that keeps it among the normal numbers. That is what
-  /// the rounding of o took away: of delta as many digits again.
+  /// element of 16 bits, as (delta - do o) / sum_c |do[c]|, times a power of two that keeps it among the normal
+  /// numbers. That is what the rounding of o took away: of delta as many digits again.
   void keep_delta(std::size_t h, std::size_t i, double delta, heads_view<T> to) const {
     T* const row = part_.tensor(to, h).row(i);
     if (const A sum = static_cast<A>(delta); to.head_dim * sizeof(T) >= sizeof(A))
       std::memcpy(static_cast<void*>(row), &sum, sizeof sum);
     else {
-      const double g = static_cast<double>(static_cast<A>(*part_.tensor(in_.d_o, h).row(i)));
-      const double o = static_cast<double>(static_cast<A>(*part_.tensor(in_.o, h).row(i)));
-      *row = T(static_cast<A>(g == 0 ? 0 : (delta / g - o) * rest_scale));
+      const auto [rounded, size] = rounded_delta(h, i);
+      *row = T(static_cast<A>(size == 0 ? 0 : (delta / size - rounded / size) * rest_scale));
     }
   }
 
@@ -125,12 +130,16 @@ class backward_rows {
   void dk(matrix_view<A> to, bool more, context& own) const { share(ds_, q_, in_.scale, to, more, own); }
   void dv(matrix_view<A> to, bool more, context& own) const { share(p_, d_o_, 1, to, more, own); }
 
-  static std::size_t product_bytes(std::size_t d) {
-    const std::size_t sums = extents::most(d, [](std::size_t m, std::size_t n, std::size_t k) {
-      return std::max({gemm_workspace<B, A, T, A>(m, k, n), gemm_packed_workspace<B, A, T, A>(m, k, n),
-                       gemm_workspace<B, A, T, A>(n, k, m)});
-    });
-    return std::max(sums, score_product_bytes<B, T>(d));
+  static std::size_t product_bytes(std::size_t d, std::size_t e) {
+    std::size_t most = 0;
+    for (const std::size_t cols : {d, e}) {
+      const std::size_t sums = extents::most(cols, [](std::size_t m, std::size_t n, std::size_t k) {
+        return std::max({gemm_workspace<B, A, T, A>(m, k, n), gemm_packed_workspace<B, A, T, A>(m, k, n),
+                         gemm_workspace<B, A, T, A>(n, k, m)});
+      });
+      most = std::max({most, sums, score_product_bytes<B, T>(cols)});
+    }
+    return most;
   }
 
   /// p and ds, which are 0 where nothing is seen.
@@ -177,14 +186,24 @@ class backward_rows {
     tile_product<B, A, T, A>(of, {x}, to, {.alpha = alpha, .beta = more ? 1.0 : 0.0, .a = transpose::yes}, own);
   }
 
+  /// do o and sum_c |do[c]| of a row, one column after the other, so that both calls have the same.
+  std::pair<double, double> rounded_delta(std::size_t h, std::size_t i) const {
+    const T *const g = part_.tensor(in_.d_o, h).row(i), *const o = part_.tensor(in_.o, h).row(i);
+    double sum = 0, size = 0;
+    for (std::size_t c = 0; c < in_.d_o.head_dim; ++c) {
+      const double of_g = static_cast<double>(static_cast<A>(g[c]));
+      sum += of_g * static_cast<double>(static_cast<A>(o[c])), size += std::abs(of_g);
+    }
+    return {sum, size};
+  }
   A kept_delta(std::size_t h, std::size_t i) const {
     const T* const row = part_.tensor(in_.kept_delta, h).row(i);
     A delta;
     if (in_.kept_delta.head_dim * sizeof(T) >= sizeof(A))
       std::memcpy(&delta, row, sizeof delta);
     else {
-      const A g = static_cast<A>(*part_.tensor(in_.d_o, h).row(i)), o = static_cast<A>(*part_.tensor(in_.o, h).row(i));
-      delta = g * o + g * (static_cast<A>(*row) * static_cast<A>(1 / rest_scale));  // products of 16 bits are exact
+      const auto [rounded, size] = rounded_delta(h, i);
+      delta = static_cast<A>(rounded + size * (static_cast<double>(static_cast<A>(*row)) / rest_scale));
     }
     return delta;
   }

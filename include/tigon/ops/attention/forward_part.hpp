@@ -18,14 +18,15 @@ class forward_part {
   static constexpr std::size_t most_tiles = B::attention.query_tiles;
   static constexpr std::size_t score_stride = round_up(extents::keys, workspace::alignment / sizeof(A));
 
-  static std::size_t bytes(std::size_t d) {
-    const std::size_t sums = extents::most(d, [](std::size_t m, std::size_t n, std::size_t k) {
+  /// Of keys of d columns and values of e.
+  static std::size_t bytes(std::size_t d, std::size_t e) {
+    const std::size_t sums = extents::most(e, [](std::size_t m, std::size_t n, std::size_t k) {
       return std::max(gemm_workspace<B, A, T, A>(m, k, n), gemm_packed_workspace<B, A, T, A>(m, k, n));
     });
-    return running_softmax<A>::bytes(extents::part_rows, d) + workspace::bytes_for<visible_keys>(extents::part_rows) +
+    return running_softmax<A>::bytes(extents::part_rows, e) + workspace::bytes_for<visible_keys>(extents::part_rows) +
            workspace::bytes_for<T>(extents::part_rows, d) + workspace::bytes_for<A>(extents::rows, score_stride) +
-           2 * key_tiles<B, T>::bytes(d) + packed_keys<B, T, T>::bytes(d) + packed_keys<B, A, T>::bytes(d) +
-           std::max(sums, score_product_bytes<B, T>(d));
+           key_tiles<B, T>::bytes(d) + key_tiles<B, T>::bytes(e) + packed_keys<B, T, T>::bytes(d) +
+           packed_keys<B, A, T>::bytes(e) + std::max(sums, score_product_bytes<B, T>(d));
   }
 
   forward_part(workspace::frame& frame, const query_part& part, std::size_t queries_of_tile, in_heads<T> q,
@@ -36,13 +37,13 @@ class forward_part {
         opt_(opt),
         scale_(attention_scale(opt, q.head_dim)),
         seen_(frame.take<visible_keys>(extents::part_rows)),
-        state_(frame, extents::part_rows, q.head_dim),
+        state_(frame, extents::part_rows, v.head_dim),
         q_(frame.take<T>(extents::part_rows * q.head_dim), extents::part_rows, q.head_dim),
         scores_(frame.take<A>(extents::rows * score_stride), extents::rows, extents::keys, score_stride),
         keys_(frame, k.head(part.batch, part.kv_head)),
         values_(frame, v.head(part.batch, part.kv_head)),
         packed_k_(frame, q.head_dim, transpose::yes),
-        packed_v_(frame, q.head_dim, transpose::no) {
+        packed_v_(frame, v.head_dim, transpose::no) {
     const visibility rule{opt, k.seq_len, part.batch};
     for (std::size_t i = 0; i < part.queries; ++i) seen_[i] = rule.of(part.query + i);
     for (std::size_t t = 0; t < tiles_; ++t) {

@@ -86,19 +86,23 @@ struct tile_extents {
   }
   static constexpr std::size_t padded_rows(std::size_t count) { return std::min(rows, round_up(count, unit)); }
   static constexpr std::size_t padded_keys(std::size_t count) { return std::min(keys, round_up(count, unit)); }
-  /// The largest f(m, n, d) of all extents that a tile may have. It is kept for the last d, because every call needs it
-  /// twice.
+  /// The largest f(m, n, d) of all extents that a tile may have. It is kept for the last two d, because every call
+  /// needs that of keys and that of values twice.
   template <class F>
   static std::size_t most(std::size_t d, F f) {
-    static std::uint64_t last = 0;  // d and the bytes
-    const std::uint64_t kept = __atomic_load_n(&last, __ATOMIC_RELAXED);
+    static std::uint64_t last[2] = {};  // d and the bytes
     constexpr unsigned digits = 40;
-    if (kept != 0 && kept >> digits == d) return static_cast<std::size_t>(kept & ((std::uint64_t{1} << digits) - 1));
+    for (const std::uint64_t& of : last) {
+      const std::uint64_t kept = __atomic_load_n(&of, __ATOMIC_RELAXED);
+      if (kept != 0 && kept >> digits == d) return static_cast<std::size_t>(kept & ((std::uint64_t{1} << digits) - 1));
+    }
     std::size_t bytes = 0;
     for (std::size_t m = 1; m <= rows; m += unit)
       for (std::size_t n = 1; n <= keys; n += unit) bytes = std::max(bytes, f(padded_rows(m), padded_keys(n), d));
-    if (d >> (64 - digits) == 0 && bytes >> digits == 0)
-      __atomic_store_n(&last, std::uint64_t{d} << digits | bytes, __ATOMIC_RELAXED);
+    if (d >> (64 - digits) == 0 && bytes >> digits == 0) {
+      __atomic_store_n(&last[1], __atomic_load_n(&last[0], __ATOMIC_RELAXED), __ATOMIC_RELAXED);
+      __atomic_store_n(&last[0], std::uint64_t{d} << digits | bytes, __ATOMIC_RELAXED);
+    }
     return bytes;
   }
 };
