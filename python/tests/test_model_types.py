@@ -175,6 +175,23 @@ def test_attention_of_a_tower(kind, calls):
     assert of_tower > 0 and calls["attention"] >= of_tower + of_text
 
 
+@pytest.mark.parametrize("how", ["sdpa", "eager"])
+def test_weights_of_the_attention_of_a_tower(how, calls):
+    """Who requests them gets transformers' own attention, which is not causal there."""
+    model = of_type("llava")
+    for module in model.modules():
+        if hasattr(module, "config"):
+            module.config._attn_implementation = how
+    copied, pixels = patched("llava", model), batch_of("llava")["pixel_values"]
+    outputs = []
+    for of in model, copied:
+        tower = of.model.vision_tower
+        made = tower(pixels, output_attentions=True) if how == "eager" else tower(pixels)
+        outputs.append(made.last_hidden_state)
+    torch.testing.assert_close(*outputs, rtol=2e-5, atol=2e-5)
+    assert ("attention" in calls) == (how == "sdpa")
+
+
 @pytest.mark.parametrize("kind", ["qwen2_vl", "qwen2_5_vl", "glm4v", "glm4v_moe"])
 def test_rotations_by_time_height_and_width(kind, calls):
     """Of the language model and the tower, whether the angles are joined before the layers or, as before 5, in each."""

@@ -609,6 +609,20 @@ def test_padding(family, side, calls):
     assert ("attention" in calls) == (not other and "attention" not in WITHOUT.get(family, ()))
 
 
+def test_padding_of_an_eager_model(calls):
+    """Eager attention gives queries in the padding on the left the mean of all values, which a loss may see."""
+    model = build("llama", _attn_implementation="eager")
+    inputs = batch()
+    mask = torch.ones_like(inputs["input_ids"])
+    copied = patched(model)
+    for where, ours in ((slice(0, 7), False), (slice(-7, None), True)):
+        padded = {**inputs, "attention_mask": mask.clone()}
+        padded["attention_mask"][0, where] = 0
+        calls.clear()
+        same(model, copied, **padded)
+        assert ("attention" in calls) == ours
+
+
 @pytest.mark.parametrize("family", ["llama", "mistral", "gemma2", "qwen2_moe"])
 @pytest.mark.parametrize("rows", [1, 2])
 def test_packed_sequences(family, rows, calls):

@@ -249,6 +249,8 @@ class _Applying:
                 self.report.leave(f"attention: {type(module).__name__} is not of the language model")
             elif not own:
                 self.report.count("attention")
+                if names[type(module.config)] == "eager":
+                    put(module, _attention.EAGER, True)
 
     def plain_positions(self) -> None:
         text, family = self.model.get_decoder(), FAMILIES.get(self.text.model_type)

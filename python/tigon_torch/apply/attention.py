@@ -24,6 +24,7 @@ from .rebound import innermost
 
 NAME = "tigon"
 BEFORE = "_tigon_attention_before"  # the attribute of a patched model that has the names of its own attention, by configs
+EAGER = "_tigon_attention_was_eager"  # the attribute of an attention whose own was transformers' eager one
 
 
 def _has_a_number(window: int | None) -> bool:
@@ -76,15 +77,15 @@ def _written_out(mask, queries: int, keys: int, device):
 
 
 def _original(module, query, key, value, mask, dropout, scaling, softcap, sinks, **kwargs):
-    """transformers' own attention with an explicit mask: sdpa, or eager where sdpa lacks something. Sinks are eager's,
-    which takes them from the module."""
+    """transformers' own attention with an explicit mask: sdpa, or eager where sdpa lacks something and where the model was
+    built with it. Sinks are eager's, which takes them from the module."""
     from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
     queries, keys = query.shape[2], key.shape[2]
     mask = _written_out(mask, queries, keys, query.device)
-    if softcap is None and sinks is None and not kwargs.get("output_attentions"):
+    if not (softcap is not None or sinks is not None or EAGER in vars(module) or kwargs.get("output_attentions")):
         return sdpa_attention_forward(module, query, key, value, mask, dropout=dropout, scaling=scaling, **kwargs)
-    if mask is None and queries > 1:
+    if mask is None and queries > 1 and _is_causal_call(module, kwargs):
         mask = _visible(queries, keys, None, query.device)
     if mask is not None and mask.dtype == torch.bool:
         low = torch.finfo(query.dtype).min
@@ -99,7 +100,7 @@ def _is_causal_call(module, kwargs) -> bool:
     return bool(getattr(module, "is_causal", True) if causal is None else causal)
 
 
-def _why_not(module, query, key, value, mask, dropout, softcap, kwargs) -> str | None:
+def _why_not(module, query, key, value, mask, dropout, softcap, sinks, kwargs) -> str | None:
     """Why a call is not for tigon's attention, or None."""
     if dropout > 0:
         return "attention with dropout is transformers' own"
@@ -108,9 +109,10 @@ def _why_not(module, query, key, value, mask, dropout, softcap, kwargs) -> str |
             return "attention that is not causal is transformers' own where it has a mask"
     elif not (_is_plain(mask) or _is_packed(mask) or _is_padded(mask)):
         return "attention with another mask than causal, sliding, packed or padded is transformers' own"
-    if _is_padded(mask) and softcap is not None and bool((mask[0, 0, 1:, 0] > 0).any()):
-        # Queries in the padding see no key: sdpa makes them 0, and so does tigon; eager gives them the mean of all values.
-        return "attention with a soft cap and padding on the left is transformers' own"
+    # Queries in the padding see no key: sdpa makes them 0, and so does tigon; eager gives them the mean of all values.
+    eager = sinks is None and (softcap is not None or EAGER in vars(module))
+    if eager and _is_padded(mask) and bool((mask[0, 0, 1:, 0] > 0).any()):
+        return "eager attention of a batch that is padded on the left is transformers' own"
     if kwargs.get("output_attentions"):
         return "attention whose weights are requested is transformers' own"
     if any(kwargs.get(name) is not None for name in ("position_bias", "head_mask")):
@@ -127,7 +129,7 @@ def attention_forward(module, query, key, value, attention_mask, dropout: float 
     """As transformers calls it: query [batch, heads, queries, d] -> ([batch, queries, heads, d], None)."""
     if query.is_cuda and not runs("attention", query):
         return _original(module, query, key, value, attention_mask, dropout, scaling, softcap, s_aux, **kwargs)
-    why = _why_not(module, query, key, value, attention_mask, dropout, softcap, kwargs)
+    why = _why_not(module, query, key, value, attention_mask, dropout, softcap, s_aux, kwargs)
     if why is not None:
         say_once(f"tigon_torch: {why}")
         return _original(module, query, key, value, attention_mask, dropout, scaling, softcap, s_aux, **kwargs)
