@@ -22,9 +22,35 @@ using tigon::detail::chunk_rows;
 constexpr double nan = std::numeric_limits<double>::quiet_NaN(), infinity = std::numeric_limits<double>::infinity();
 
 constexpr chunk_tuning tiles = chunk_tuning::stream(7, 50);
+/// The tiles of `in_tiles`. Kernels read them while they run, so that those for all sizes are compiled once. Tiles of a
+/// backend's constants: losses/linear_types.
+chunk_tuning tiles_of_calls = tiles;
+struct tiles_for_calls {
+  tiles_for_calls(std::size_t rows, std::size_t cols) { tiles_of_calls = chunk_tuning::stream(rows, cols); }
+  tiles_for_calls(const tiles_for_calls&) = delete;
+  tiles_for_calls& operator=(const tiles_for_calls&) = delete;
+  ~tiles_for_calls() { tiles_of_calls = tiles; }
+};
+template <std::size_t chunk_tuning::*Size>
+struct size_of_tiles {
+  operator std::size_t() const { return tiles_of_calls.*Size; }
+  friend constexpr bool operator>(size_of_tiles, int) { return true; }  // for a static_assert
+};
+template <class Base>
+struct in_tiles : Base {
+  struct sizes {
+    static constexpr tigon::chunk_rule rule = tigon::chunk_rule::stream;
+    static constexpr std::size_t logits_bytes = tiles.logits_bytes, row_multiple = tiles.row_multiple,
+                                 least_rows = tiles.least_rows;
+    size_of_tiles<&chunk_tuning::rows> rows;
+    size_of_tiles<&chunk_tuning::cols> cols;
+    operator chunk_tuning() const { return tiles_of_calls; }
+  };
+  static constexpr sizes chunk{};
+};
 using sevens = with_chunks<tigon::backends::counting, chunk_tuning::fixed(7)>;
-using streamed = with_chunks<tigon::backends::counting, tiles>;
-using streamed_scalar = with_chunks<tigon::backends::generic, tiles>;
+using streamed = in_tiles<tigon::backends::counting>;
+using streamed_scalar = in_tiles<tigon::backends::generic>;
 
 /// Whether a loss of this backend is tigon's own, and so can do with tiles.
 template <class B>
@@ -352,13 +378,12 @@ TEST(tiles, know_ignored_rows_and_capped_infinities) {
 }
 
 /// docs/formulas/fused_linear_cross_entropy.md and docs/formulas/preference.md.
-using wide_tiles = with_chunks<usual_backend, chunk_tuning::stream(64, 256)>;
 constexpr linear_sizes of_memory = {512, 64, 6000};
 
 template <class T>
 std::size_t products_memory() {
   using tigon::gemm_workspace;
-  using B = wide_tiles;
+  using B = streamed;
   constexpr std::size_t hidden = of_memory.hidden;
   return std::max({gemm_workspace<B, T, T, float>(64, 256, hidden), gemm_workspace<B, float, T, float>(64, hidden, 256),
                    gemm_workspace<B, float, T, float>(256, hidden, 64),
@@ -374,22 +399,22 @@ void expect_memory(std::size_t taken, std::size_t formula) {
 
 template <class T>
 void expect_memory_of_cross_entropy(bool ignored) {
+  const tiles_for_calls wide_tiles(64, 256);
   problem<T> p(of_memory, {"", true, false, {}});
   if (!ignored) p.keep_all();
   tigon::workspace scratch;
   context ctx(tigon::serial(), scratch);
-  p.template forward<wide_tiles>(ctx);
+  p.template forward<streamed>(ctx);
   const auto [rows, hidden, vocab, padding] = of_memory;
   const std::size_t wide = 4 * 64 * 256 + 44 * rows + 4 * vocab + 8 * 256 + products_memory<T>() +
                            (ignored ? sizeof(T) * 64 * hidden + 16 * rows : 0);
   const std::size_t formula = wide + (std::same_as<T, float> ? 0 : 4 * (rows + 256) * hidden);
   expect_memory<T>(scratch.high_water(), formula);
-  EXPECT_LE(scratch.high_water(),
-            (tigon::fused_linear_cross_entropy_workspace<wide_tiles, T>(rows, hidden, vocab, ctx)));
+  EXPECT_LE(scratch.high_water(), (tigon::fused_linear_cross_entropy_workspace<streamed, T>(rows, hidden, vocab, ctx)));
 }
 
 TEST(chunked_cross_entropy, tiles_take_the_memory_of_a_tile) {
-  if (!by_tiles<wide_tiles>) GTEST_SKIP() << "a loss of the backend's own takes whole rows";
+  if (!by_tiles<streamed>) GTEST_SKIP() << "a loss of the backend's own takes whole rows";
   for (const bool ignored : {false, true}) {
     expect_memory_of_cross_entropy<float>(ignored);
     expect_memory_of_cross_entropy<bfloat16>(ignored);
@@ -546,16 +571,17 @@ TYPED_TEST(chunked_logprob, bad_rows_stay_alone) {
 
 template <class T>
 void expect_memory_of_logprob() {
+  const tiles_for_calls wide_tiles(64, 256);
   chosen<T> p({of_memory.rows, 1, of_memory.hidden, of_memory.vocab}, {.temperature = 0.5});
   for (auto& t : p.target) t = 5;
   tigon::workspace scratch;
   context ctx(tigon::serial(), scratch);
-  p.template forward<wide_tiles>(ctx), p.template backward<wide_tiles>(ctx);
+  p.template forward<streamed>(ctx), p.template backward<streamed>(ctx);
   const auto [rows, hidden, vocab, padding] = of_memory;
   const std::size_t wide = 4 * 64 * 256 + sizeof(T) * 64 * hidden + 28 * rows + 8 * 256 + products_memory<T>();
   const std::size_t formula = wide + (std::same_as<T, float> ? 0 : 4 * (rows + 256) * hidden);
   expect_memory<T>(scratch.high_water(), formula);
-  EXPECT_LE(scratch.high_water(), (tigon::selective_logprob_workspace<wide_tiles, T>(rows, hidden, vocab, ctx)));
+  EXPECT_LE(scratch.high_water(), (tigon::selective_logprob_workspace<streamed, T>(rows, hidden, vocab, ctx)));
 }
 TEST(chunked_logprob, tiles_take_the_memory_of_a_tile) {
   expect_memory_of_logprob<float>();
@@ -563,8 +589,6 @@ TEST(chunked_logprob, tiles_take_the_memory_of_a_tile) {
 }
 
 // ---- Very many tiles of columns, whose shares are alike: each addition to a running sum is rounded the same way.
-
-using slivers = with_chunks<usual_backend, chunk_tuning::stream(2, 4)>;
 
 /// Logits are the bias, and w is the same for all columns but the target's, which has none.
 template <class T>
@@ -599,8 +623,9 @@ struct many_tiles {
 
 template <class T>
 void expect_errors_of_many_tiles() {
-  using B = slivers;
+  using B = streamed;
   using A = accumulator_t<T>;
+  const tiles_for_calls slivers(2, 4);
   for (const int order : {0, 1, 2})
     for (const double smoothing : {0.0, 0.25}) {
       SCOPED_TRACE(testing::Message() << "order " << order << ", smoothing " << smoothing);

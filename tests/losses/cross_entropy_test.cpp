@@ -318,6 +318,11 @@ TYPED_TEST(cross_entropy, predicts_any_of_very_many_classes) {
     EXPECT_EQ(accuracy[0], 1);
     logits(0, at) = from_f64<T>(-1);
   }
+  logits(0, 3) = logits(0, edge + 7) = from_f64<T>(2), target[0] = 3;  // the first of equals, also far from each other
+  tigon::cross_entropy_forward<B>(logits, target, loss, tigon::matrix_view<T>{}, {}, absent,
+                                  {.token_accuracy = accuracy, .predicted_tokens = predicted});
+  EXPECT_EQ(predicted[0], 3);
+  EXPECT_EQ(accuracy[0], 1);
 }
 
 /// With a cap an infinite logit is any number far beyond the cap; in a row of -inf the first class is the largest.
@@ -452,10 +457,10 @@ TYPED_TEST(cross_entropy, backward_from_the_logits_is_that_from_a_saved_gradient
   using T = typename TypeParam::element;
   using A = accumulator_t<T>;
   const shape s{5, 2 * lanes<B, T> + 3, 2};
-  const guarded<A> nothing_to_do{1}, one{-0.7}, each{1, 2, -3, 0.3, 0};
+  const guarded<A> nothing_to_do{1}, twice{2}, one{-0.7}, each{1, 2, -3, 0.3, 0};
   for (const variant& v : variants)
-    for (const guarded<A>* upstream : {&nothing_to_do, &one, &each}) {
-      SCOPED_TRACE(testing::Message() << v.name << ", upstream of " << upstream->size());
+    for (const guarded<A>* upstream : {&nothing_to_do, &twice, &one, &each}) {
+      SCOPED_TRACE(testing::Message() << v.name << ", upstream of " << upstream->size() << ", " << (*upstream)[0]);
       problem<T> p(s, v), q(s, v);
       p.template forward<B>();
       guarded_matrix<T> wanted(s.rows, s.cols, 1);

@@ -45,6 +45,10 @@ using tigon::backends::small_chunks, tigon::backends::small_tiles;
 
 constexpr std::size_t sequences = 8, length = 3, rows = sequences * length, hidden = 20, vocab = 150;
 
+/// Labels of a layer. Those of one type for all have the kernels of other programs (support/kernels.hpp).
+template <class Y>
+using label_of = std::conditional_t<std::same_as<Y, float> || std::same_as<Y, bfloat16>, std::int64_t, std::int32_t>;
+
 /// A layer of these types, and all that a loss reads beside it. Numbers are those that bf16 holds, of w where it has
 /// them.
 template <class Y>
@@ -52,13 +56,14 @@ struct problem {
   using X = tigon::input_t<Y>;
   using W = tigon::weight_t<Y>;
   using G = tigon::weight_gradient_t<Y>;
+  using I = label_of<Y>;
   guarded_matrix<X> x, teacher_x, teacher_logits, dx;
   guarded_matrix<W> w, teacher_w;
   guarded<W> bias;
   guarded_matrix<G> dw;
   guarded<G> dbias;
   guarded<float> loss, ones;
-  guarded_matrix<std::int32_t> target;
+  guarded_matrix<I> target;
   guarded<std::uint8_t> liked;
 
   TIGON_TEST_NOINLINE explicit problem(bool w_of_bf16)
@@ -90,7 +95,7 @@ struct problem {
     teacher_logits.assign(logs);
     ones.assign(std::vector<double>(rows, 1.0));
     for (std::size_t i = 0; i < rows; ++i)
-      target(i / length, i % length) = i % 7 == 3 ? -100 : static_cast<std::int32_t>(i * 37 % vocab);
+      target(i / length, i % length) = i % 7 == 3 ? -100 : static_cast<I>(i * 37 % vocab);
     for (std::size_t s = 0; s < sequences; ++s) liked[s] = s % 3 == 0;
     clear();
   }
@@ -100,7 +105,7 @@ struct problem {
   tigon::linear_gradients<Y> gradients(gradient mode = gradient::overwrite) {
     return {dx.view(), dw.view(), dbias, mode};
   }
-  std::span<const std::int32_t> labels() const { return {target.view().data, rows}; }
+  std::span<const I> labels() const { return {target.view().data, rows}; }
 };
 
 /// A loss with its gradients, and the workspace that it names.
@@ -192,9 +197,9 @@ struct grpo {
   static constexpr const char* name = "fused_linear_grpo";
   template <class B, class Y>
   static void run(problem<Y>& p, const tigon::linear_gradients<Y>& to, context& ctx) {
-    guarded_matrix<std::int32_t> ids(sequences, length);
+    guarded_matrix<label_of<Y>> ids(sequences, length);
     for (std::size_t i = 0; i < rows; ++i)
-      ids(i / length, i % length) = std::max(p.target(i / length, i % length), std::int32_t{0});
+      ids(i / length, i % length) = std::max(p.target(i / length, i % length), label_of<Y>{0});
     tigon::fused_linear_grpo_forward<B>(p.layer(),
                                         {.ids = ids.view(), .advantages = std::span(p.ones).first(sequences)},
                                         {.loss = std::span(p.loss).first(1)}, to, {}, {.layer = p.teacher()}, {}, ctx);

@@ -20,6 +20,8 @@
 #include "support/problem.hpp"
 #include "support/throws.hpp"
 
+#include "support/kernels.hpp"
+
 // Data types that are alive, counted in the place of MPI's own functions.
 static int datatypes = 0;
 extern "C" {

@@ -37,8 +37,8 @@ TEST(far_heads, of_a_fused_loss) {
     const auto x = memory.matrix<float>(rows, hidden), w = memory.matrix<float>(vocab, hidden);
     const auto dx = memory.matrix<float>(rows, hidden), dw = memory.matrix<float>(vocab, hidden);
     const auto bias = memory.vector<float>(vocab), dbias = memory.vector<float>(vocab), loss = memory.vector<float>(1);
-    std::vector<std::int32_t> target(rows);
-    for (std::size_t i = 0; i < rows; ++i) target[i] = static_cast<std::int32_t>(i * 29 % vocab);
+    std::vector<std::int64_t> target(rows);
+    for (std::size_t i = 0; i < rows; ++i) target[i] = static_cast<std::int64_t>(i * 29 % vocab);
     tigon::fused_linear_cross_entropy_forward<B, float>({x, w, bias}, target, {loss}, {dx, dw, dbias});
   });
 }

@@ -240,6 +240,10 @@
       kernel_types<T, std::int64_t>, matrix_view<const T> const&, std::span<std::int64_t> const&, const A* const&, \
       matrix_view<T> const&, const cross_entropy_rows&, const cross_entropy_scale&, const cross_entropy_options&,  \
       context&);                                                                                                   \
+  PREFIX template void linked_forward<op::cross_entropy, B>(                                                       \
+      kernel_types<T, std::int64_t>, matrix_view<const T> const&, std::span<const std::int64_t> const&,            \
+      const A* const&, matrix_view<T> const&, const cross_entropy_rows&, const cross_entropy_scale&,               \
+      const cross_entropy_options&, context&);                                                                     \
   PREFIX template void linked_backward<op::cross_entropy, B>(                                                      \
       kernel_types<T>, matrix_view<T> const&, std::span<const A> const&, matrix_view<T> const&, context&);         \
   PREFIX template void linked_backward<op::cross_entropy, B>(kernel_types<T>, matrix_view<const T>&,               \
@@ -251,9 +255,12 @@
   PREFIX template void linked_forward<op::cross_entropy_tvd, B>(                                            \
       kernel_types<T, std::int64_t>, detail::cross_entropy_divergence_call<T> const&, const std::int64_t*&, \
       const cross_entropy_divergence_options&, context&);
-#define TIGON_TESTS_KERNELS_fused_linear_cosine_distillation(PREFIX, B, T, A)                   \
-  PREFIX template void linked_forward<op::fused_linear_cosine_distillation, B>(                 \
-      kernel_types<T, std::int64_t>, detail::distillation_call<T> const&, const std::int64_t*&, \
+#define TIGON_TESTS_KERNELS_fused_linear_cosine_distillation(PREFIX, B, T, A)                    \
+  PREFIX template void linked_forward<op::fused_linear_cosine_distillation, B>(                  \
+      kernel_types<T, std::int64_t>, detail::distillation_call<T> const&, const std::int64_t*&,  \
+      fused_linear_cosine_distillation_options&, detail::distillation_rows<A> const&, context&); \
+  PREFIX template void linked_backward<op::fused_linear_cosine_distillation, B>(                 \
+      kernel_types<T, std::int64_t>, detail::distillation_call<T> const&, const std::int64_t*&,  \
       fused_linear_cosine_distillation_options&, detail::distillation_rows<A> const&, context&);
 #define TIGON_TESTS_KERNELS_fused_linear_cpo(PREFIX, B, T, A)                                                    \
   PREFIX template void linked_forward<op::fused_linear_cpo, B>(kernel_types<T>, detail::sequence_call<T> const&, \
@@ -267,13 +274,25 @@
       const cross_entropy_rows&, const cross_entropy_scale&, const fused_linear_cross_entropy_options&, context&);
 #define TIGON_TESTS_KERNELS_fused_linear_dpo(PREFIX, B, T, A)                                                    \
   PREFIX template void linked_forward<op::fused_linear_dpo, B>(kernel_types<T>, detail::sequence_call<T> const&, \
-                                                               context&);
+                                                               context&);                                        \
+  PREFIX template void linked_backward<op::fused_linear_dpo, B>(kernel_types<T>, saved_gradients<T> const&, A&,  \
+                                                                linear_gradients<T> const&, context&);
 #define TIGON_TESTS_KERNELS_fused_linear_grpo(PREFIX, B, T, A) \
   PREFIX template void linked_forward<op::fused_linear_grpo, B>(kernel_types<T>, detail::sequence_call<T>&, context&);
 #define TIGON_TESTS_KERNELS_fused_linear_jsd(PREFIX, B, T, A)                                   \
   PREFIX template void linked_forward<op::fused_linear_jsd, B>(                                 \
       kernel_types<T, std::int64_t>, detail::distillation_call<T> const&, const std::int64_t*&, \
+      fused_linear_jsd_options&, detail::distillation_rows<A> const&, context&);                \
+  PREFIX template void linked_backward<op::fused_linear_jsd, B>(                                \
+      kernel_types<T, std::int64_t>, detail::distillation_call<T> const&, const std::int64_t*&, \
       fused_linear_jsd_options&, detail::distillation_rows<A> const&, context&);
+#define TIGON_TESTS_KERNELS_fused_linear_jsd_distillation(PREFIX, B, T, A)                      \
+  PREFIX template void linked_forward<op::fused_linear_jsd_distillation, B>(                    \
+      kernel_types<T, std::int64_t>, detail::distillation_call<T> const&, const std::int64_t*&, \
+      fused_linear_jsd_distillation_options&, detail::distillation_rows<A> const&, context&);   \
+  PREFIX template void linked_backward<op::fused_linear_jsd_distillation, B>(                   \
+      kernel_types<T, std::int64_t>, detail::distillation_call<T> const&, const std::int64_t*&, \
+      fused_linear_jsd_distillation_options&, detail::distillation_rows<A> const&, context&);
 #define TIGON_TESTS_KERNELS_fused_linear_kl_div(PREFIX, B, T, A)                                                     \
   PREFIX template void linked_forward<op::fused_linear_kl_div, B>(kernel_types<T>, detail::linear_kl_div<T> const&,  \
                                                                   double* const&, double&,                           \
@@ -287,6 +306,9 @@
 #define TIGON_TESTS_KERNELS_fused_linear_orpo(PREFIX, B, T, A)                                                    \
   PREFIX template void linked_forward<op::fused_linear_orpo, B>(kernel_types<T>, detail::sequence_call<T> const&, \
                                                                 context&);
+#define TIGON_TESTS_KERNELS_fused_linear_preference(PREFIX, B, T, A)                   \
+  PREFIX template void linked_forward<op::fused_linear_preference, B>(kernel_types<T>, \
+                                                                      detail::sequence_call<T> const&, context&);
 #define TIGON_TESTS_KERNELS_fused_linear_scaled_cross_entropy(PREFIX, B, T, A)                                 \
   PREFIX template void linked_forward<op::fused_linear_scaled_cross_entropy, B>(                               \
       kernel_types<T, std::int64_t>, linear_layer<T> const&, linear_gradients<T> const&, detail::chosen_rows&, \
@@ -315,7 +337,7 @@
 #define TIGON_TESTS_KERNELS_jsd(PREFIX, B, T, A)                                                                       \
   PREFIX template void linked_forward<op::jsd, B>(kernel_types<T>, matrix_view<const T>&, matrix_view<const T>&,       \
                                                   matrix_view<T>&, const detail::divergence_rows&, double&, context&); \
-  PREFIX template void linked_backward<op::jsd, B>(kernel_types<T>, matrix_view<const T>&, const A&, matrix_view<T>&,  \
+  PREFIX template void linked_backward<op::jsd, B>(kernel_types<T>, matrix_view<const T>&, A&, matrix_view<T>&,        \
                                                    context&);
 #define TIGON_TESTS_KERNELS_kl_div(PREFIX, B, T, A)                                                                    \
   PREFIX template void linked_forward<op::kl_div, B>(kernel_types<T>, matrix_view<const T>&, matrix_view<const T>&,    \
@@ -330,12 +352,18 @@
   PREFIX template void linked_backward<op::selective_log_softmax, B>(                                                 \
       kernel_types<T>, matrix_view<const T>&, lse_parts<A> const*&, selected_gradient<A>&, selected_gradient<A>&,     \
       double&, matrix_view<T>&, context&);
+#define TIGON_TESTS_KERNELS_selective_logprob(PREFIX, B, T, A)                                                     \
+  PREFIX template void linked_forward<op::selective_logprob, B>(                                                   \
+      kernel_types<T>, linear_layer<T> const&, detail::selected_columns&, double&, A*&, lse_parts<A>*&, context&); \
+  PREFIX template void linked_backward<op::selective_logprob, B>(kernel_types<T>, linear_layer<T> const&,          \
+                                                                 linear_gradients<T>&, detail::selected_columns&,  \
+                                                                 double&, A*&, lse_parts<A>*&, context&);
 #define TIGON_TESTS_KERNELS_tvd(PREFIX, B, T, A)                                                                    \
   PREFIX template void linked_forward<op::tvd, B>(kernel_types<T>, matrix_view<const T>&, matrix_view<const T>&,    \
                                                   matrix_view<A>&, matrix_view<T>&, const detail::divergence_rows&, \
                                                   tvd_options&, context&);                                          \
   PREFIX template void linked_backward<op::tvd, B>(kernel_types<T>, matrix_view<const T>&, matrix_view<const T>&,   \
-                                                   matrix_view<const A>&, A&, matrix_view<T>&,                      \
+                                                   matrix_view<const A>&, const A&, matrix_view<T>&,                \
                                                    const detail::divergence_rows&, context&);
 #define TIGON_TESTS_KERNELS_vocab_parallel_cross_entropy(PREFIX, B, T, A)                                         \
   PREFIX template void linked_forward<op::vocab_parallel_cross_entropy, B>(                                       \
@@ -371,6 +399,11 @@
   KERNELS(PREFIX, backends::highway, bfloat16, float) \
   }
 #define TIGON_TESTS_KERNELS(PREFIX, header) TIGON_TESTS_COMMON_PAIRS(PREFIX, TIGON_TESTS_KERNELS_##header)
+// What computes a few rows of f32 in f64.
+#define TIGON_TESTS_FEW_ROWS(PREFIX, header)                                                    \
+  namespace tigon::test {                                                                       \
+  TIGON_TESTS_KERNELS_##header(PREFIX, backends::highway, tigon::detail::in_f64<float>, double) \
+  }
 
 #if defined(TIGON_TESTS_LINKED_KERNELS)
 #include "linked.hpp"
@@ -476,12 +509,14 @@ TIGON_TESTS_KERNELS(extern, cross_entropy_divergence)
 #endif
 #if defined(TIGON_LOSSES_FUSED_LINEAR_COSINE_DISTILLATION_HPP)
 TIGON_TESTS_KERNELS(extern, fused_linear_cosine_distillation)
+TIGON_TESTS_FEW_ROWS(extern, fused_linear_cosine_distillation)
 #endif
 #if defined(TIGON_LOSSES_FUSED_LINEAR_CPO_HPP)
 TIGON_TESTS_KERNELS(extern, fused_linear_cpo)
 #endif
 #if defined(TIGON_LOSSES_FUSED_LINEAR_CROSS_ENTROPY_HPP)
 TIGON_TESTS_KERNELS(extern, fused_linear_cross_entropy)
+TIGON_TESTS_FEW_ROWS(extern, fused_linear_cross_entropy)
 #endif
 #if defined(TIGON_LOSSES_FUSED_LINEAR_DPO_HPP)
 TIGON_TESTS_KERNELS(extern, fused_linear_dpo)
@@ -491,9 +526,15 @@ TIGON_TESTS_KERNELS(extern, fused_linear_grpo)
 #endif
 #if defined(TIGON_LOSSES_FUSED_LINEAR_JSD_HPP)
 TIGON_TESTS_KERNELS(extern, fused_linear_jsd)
+TIGON_TESTS_FEW_ROWS(extern, fused_linear_jsd)
+#endif
+#if defined(TIGON_LOSSES_FUSED_LINEAR_JSD_DISTILLATION_HPP)
+TIGON_TESTS_KERNELS(extern, fused_linear_jsd_distillation)
+TIGON_TESTS_FEW_ROWS(extern, fused_linear_jsd_distillation)
 #endif
 #if defined(TIGON_LOSSES_FUSED_LINEAR_KL_DIV_HPP)
 TIGON_TESTS_KERNELS(extern, fused_linear_kl_div)
+TIGON_TESTS_FEW_ROWS(extern, fused_linear_kl_div)
 #endif
 #if defined(TIGON_LOSSES_FUSED_LINEAR_KTO_HPP)
 TIGON_TESTS_KERNELS(extern, fused_linear_kto)
@@ -501,8 +542,12 @@ TIGON_TESTS_KERNELS(extern, fused_linear_kto)
 #if defined(TIGON_LOSSES_FUSED_LINEAR_ORPO_HPP)
 TIGON_TESTS_KERNELS(extern, fused_linear_orpo)
 #endif
+#if defined(TIGON_LOSSES_FUSED_LINEAR_PREFERENCE_HPP)
+TIGON_TESTS_KERNELS(extern, fused_linear_preference)
+#endif
 #if defined(TIGON_LOSSES_FUSED_LINEAR_SCALED_CROSS_ENTROPY_HPP)
 TIGON_TESTS_KERNELS(extern, fused_linear_scaled_cross_entropy)
+TIGON_TESTS_FEW_ROWS(extern, fused_linear_scaled_cross_entropy)
 #endif
 #if defined(TIGON_LOSSES_FUSED_LINEAR_SIMPO_HPP)
 TIGON_TESTS_KERNELS(extern, fused_linear_simpo)
@@ -518,6 +563,9 @@ TIGON_TESTS_KERNELS(extern, kl_div)
 #endif
 #if defined(TIGON_LOSSES_SELECTIVE_LOG_SOFTMAX_HPP)
 TIGON_TESTS_KERNELS(extern, selective_log_softmax)
+#endif
+#if defined(TIGON_LOSSES_SELECTIVE_LOGPROB_HPP)
+TIGON_TESTS_KERNELS(extern, selective_logprob)
 #endif
 #if defined(TIGON_LOSSES_TVD_HPP)
 TIGON_TESTS_KERNELS(extern, tvd)

@@ -57,11 +57,11 @@ struct of_any_chunk : B {
 
 /// kernel<Op, ...>::forward<B, T...>(x...), and backward.
 template <class Op, class B, class... T, class... X>
-void linked_forward(kernel_types<T...>, X&... x) {
+TIGON_NOINLINE void linked_forward(kernel_types<T...>, X&... x) {
   kernel_for<Op, B>::template forward<of_any_chunk<B>, T...>(x...);
 }
 template <class Op, class B, class... T, class... X>
-void linked_backward(kernel_types<T...>, X&... x) {
+TIGON_NOINLINE void linked_backward(kernel_types<T...>, X&... x) {
   kernel_for<Op, B>::template backward<of_any_chunk<B>, T...>(x...);
 }
 
