@@ -124,7 +124,7 @@ attention_shapes declare_attention(arguments& args, in_heads<T> q, in_heads<T> k
             "no partition of the keys", "0, and the ends of all documents, the last one at the number of keys");
   args.that(cumulative.empty() || opt.offset + q.seq_len <= keys, error_code::argument, "cumulative_lengths",
             "of fewer keys than the position of the last query", "a document for every query");
-  const auto given = [](auto of) { return of.empty() ? decltype(of){} : of; };
+  const auto given = [](auto option) { return option.empty() ? decltype(option){} : option; };
   args.optional_in("key_begins", given(opt.key_begins), q.batch);
   args.optional_in("key_ends", given(opt.key_ends), q.batch);
   args.that(are_key_ranges(opt.key_begins, opt.key_ends, keys), error_code::argument, "key_ends",
