@@ -17,7 +17,8 @@ endmacro()
 # The path of a header below include/tigon, in a checkout or installed; empty: there is none.
 function(tigon_header name out)
   set(${out} "" PARENT_SCOPE)
-  foreach(up IN ITEMS .. ../../.. ../../../..)
+  # From cmake/, share/tigon/ (vcpkg), share/cmake/tigon/, and one folder more.
+  foreach(up IN ITEMS .. ../.. ../../.. ../../../..)
     set(header ${CMAKE_CURRENT_FUNCTION_LIST_DIR}/${up}/include/tigon/${name})
     if(EXISTS ${header})
       set(${out} ${header} PARENT_SCOPE)
