@@ -152,12 +152,13 @@ def single_numbers():
     shares = []
     for _, rows in groups([r for r in rows_of("training_step") if r["memory_mib"]], "device", "threads", "model", "date", "dtype"):
         mine = next(r for r in rows if r["provider"] == "tigon")
-        shares += [times(mine["memory_mib"], r["memory_mib"]) for r in rows if r is not mine]
+        shares += [times(mine["memory_mib"], r["memory_mib"]) for r in rows if r["provider"].startswith("PyTorch")]
     made["memory_of_a_training_step"] = f"{min(shares)} to {max(shares)}"
     for name, device in (("bf16_step_with_amx", "AMX"), ("bf16_step_without_amx", "AVX-512")):
-        speed = {r["dtype"]: r["tokens_per_s"] for r in rows_of("training_step") if r["provider"] == "tigon" and r["device"].endswith(device)
-                 and "x 1024" in r["model"]}
-        made[name] = times(speed["bf16"], speed["f32"])
+        speed = {(r["device"], r["model"], r["dtype"]): r["tokens_per_s"] for r in rows_of("training_step") if r["provider"] == "tigon"
+                 and r["device"].endswith(device) and "x 1024" in r["model"]}
+        one, = (of for of in speed if of[2] == "bf16")  # a device and a model that were measured in both types
+        made[name] = times(speed[one], speed[one[:2] + ("f32",)])
     return made
 
 
