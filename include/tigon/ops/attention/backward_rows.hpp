@@ -56,8 +56,8 @@ class backward_rows {
         seen_(frame.take<visible_keys>(extents::rows)),
         lse_(frame.take<A>(extents::rows)),
         delta_(frame.take<A>(extents::rows)) {
-    for (const auto& [m, d] : {std::pair(&q_, in.q.head_dim), {&d_o_, in.v.head_dim}})
-      *m = {frame.take<T>(extents::rows * d), 0, d};
+    q_ = {frame.take<T>(extents::rows * in.q.head_dim), 0, in.q.head_dim};
+    d_o_ = {frame.take<T>(extents::rows * in.v.head_dim), 0, in.v.head_dim};
     for (matrix_view<A>* m : {&p_, &ds_}) *m = {frame.take<A>(extents::rows * score_stride), 0, 0, score_stride};
   }
 
