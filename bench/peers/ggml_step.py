@@ -58,8 +58,7 @@ def main():
         for _ in range(o.rounds):
             ggml_rate, ggml_memory = of_ggml([program, *sizes.values(), o.steps, o.threads])
             rate, memory, count = run_train_llama(
-                [o.train_llama, "--random", "--batch", 1, "--steps", o.steps, "--threads", o.threads]
-                + [word for name, value in sizes.items() for word in (f"--{name}", value)])
+                o.train_llama, {"batch": 1, "steps": o.steps, "threads": o.threads, **sizes})
             found["tigon"].append((rate, memory - STATE_BYTES * count))
             found["ggml"].append((ggml_rate, ggml_memory - STATE_BYTES * count))
     print(f"{o.seq_len} tokens a step, {o.threads} threads")

@@ -111,8 +111,7 @@ def of_tigon(dtype, o):
     sizes = {"vocab": o.vocab, "layers": o.layers, "hidden": o.hidden, "intermediate": o.intermediate, "heads": o.heads,
              "kv-heads": o.kv_heads, "seq-len": o.seq_len, "batch": o.batch, "steps": o.warmup + o.steps,
              "threads": o.threads, "dtype": dtype}
-    rate, memory, _ = run_train_llama(
-        [o.program, "--random"] + [word for name, value in sizes.items() for word in (f"--{name}", value)])
+    rate, memory, _ = run_train_llama(o.program, sizes)
     return {"rate": rate, "memory": memory - (18 if dtype == "bf16" else 16) * parameters(o)}
 
 

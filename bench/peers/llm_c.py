@@ -70,8 +70,7 @@ def of_llm_c(folder, o):
 def of_tigon(o):
     sizes = {"vocab": VOCAB, "layers": LAYERS, "hidden": HIDDEN, "intermediate": 2048, "heads": HEADS, "kv-heads": HEADS,
              "seq-len": LENGTH, "batch": BATCH, "steps": o.warmup + o.steps, "threads": o.threads, "dtype": "f32"}
-    rate, memory, count = run_train_llama(
-        [o.program, "--random"] + [word for name, value in sizes.items() for word in (f"--{name}", value)])
+    rate, memory, count = run_train_llama(o.program, sizes)
     return rate, memory - STATE_BYTES * count
 
 

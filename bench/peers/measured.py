@@ -28,9 +28,9 @@ def run(command, until=None, **options):
     return lines, usage.ru_maxrss * 1024
 
 
-def run_train_llama(command):
-    """Tokens per second, the most memory, and the number of parameters."""
-    lines, memory = run(command)
+def run_train_llama(program, options):
+    """A training on random tokens: tokens per second, the most memory, and the number of parameters."""
+    lines, memory = run([program, "--random", *(word for name, value in options.items() for word in (f"--{name}", value))])
     out = "".join(lines)
     return (float(re.search(r"([0-9.]+) tokens/s", out)[1]), memory,
             1e6 * float(re.search(r"([0-9.]+) million parameters", out)[1]))
