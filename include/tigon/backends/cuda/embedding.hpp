@@ -141,118 +141,129 @@ __global__ void __launch_bounds__(scan_threads)
   lists.order[begin + smaller] = position;
 }
 
-/// Threads that have a part of a token's columns, one access each; tokens that they go through; and blocks that look
-/// for tokens of more than simd::plain_rows positions.
-inline constexpr unsigned token_threads = 64, tokens_in_turn = 4, blocks_of_frequent = 256;
+/// Threads that have a part of a token's columns, one access each; the threads of a block; tokens that they go through.
+inline constexpr unsigned token_threads = 64, threads_of_sums = 256, tokens_in_turn = 4;
 
-/// sum += N columns of the rows of dy at places [from, to) of the lists.
-template <class T, class A, int N>
-TIGON_DEVICE_INLINE void add_rows_of_list(matrix_view<const T> dy, const token_lists& lists, unsigned from, unsigned to,
-                                          std::size_t j, A (&sum)[N]) {
-#pragma unroll 8
-  for (unsigned k = from; k < to; ++k) {
-    elements<N, T> e;
-    e.load(dy.data + lists.order[k] * dy.row_stride + j);
-#pragma unroll
-    for (int u = 0; u < N; ++u) sum[u] += e.template get<A>(u);
-  }
-}
-
-/// dweight[v] = the sum of the rows of dy whose token is v, or added to it: tokens of up to simd::plain_rows positions.
+/// dweight[v] = the sum of the rows of dy whose token is v, or added to it. Blocks of the first `frequent_blocks` numbers
+/// sum tokens of more than simd::plain_rows positions, which take long; the others, `ordinary_blocks`, sum the rest
+/// meanwhile. The blocks of a number, one for some columns each, lie one behind the other.
 template <int N, class T>
-__global__ void __launch_bounds__(256)
-    sum_rows_of_tokens(matrix_view<const T> dy, token_lists lists, matrix_view<T> dweight, std::size_t padding,
-                       bool accumulate) {
+struct token_sums {
   using A = accumulator_t<T>;
-  const std::size_t j = (blockIdx.y * std::size_t{token_threads} + threadIdx.x % token_threads) * N;
-  if (j >= dweight.cols) return;
-  const std::size_t turns = gridDim.x * std::size_t{256 / token_threads};
-  const std::size_t first = blockIdx.x * std::size_t{256 / token_threads} + threadIdx.x / token_threads;
-  unsigned begin[tokens_in_turn], count[tokens_in_turn];
+  static constexpr unsigned parts = threads_of_sums / token_threads, together = static_cast<unsigned>(simd::plain_rows);
+
+  matrix_view<const T> dy;
+  token_lists lists;
+  matrix_view<T> dweight;
+  std::size_t padding;
+  bool accumulate;
+  unsigned frequent_blocks, ordinary_blocks;
+
+  /// Tokens of up to simd::plain_rows positions, by the threads of a part, for N columns from j on.
+  TIGON_DEVICE_INLINE void sum_ordinary(unsigned block, std::size_t j) const {
+    if (j >= dweight.cols) return;
+    const std::size_t turns = ordinary_blocks * std::size_t{parts};
+    const std::size_t first = block * std::size_t{parts} + threadIdx.x / token_threads;
+    unsigned begin[tokens_in_turn], count[tokens_in_turn];
 #pragma unroll
-  for (unsigned t = 0; t < tokens_in_turn; ++t) {
-    const std::size_t v = first + t * turns;
-    begin[t] = v >= dweight.rows ? 0 : lists.begin(v);
-    count[t] = v >= dweight.rows || v == padding ? 0 : lists.end(v) - begin[t];
+    for (unsigned t = 0; t < tokens_in_turn; ++t) {
+      const std::size_t v = first + t * turns;
+      begin[t] = v >= dweight.rows ? 0 : lists.begin(v);
+      count[t] = v >= dweight.rows || v == padding ? 0 : lists.end(v) - begin[t];
+    }
+#pragma unroll
+    for (unsigned t = 0; t < tokens_in_turn; ++t) {
+      const std::size_t v = first + t * turns;
+      if (v >= dweight.rows || (count[t] == 0 && accumulate) || count[t] > simd::plain_rows) continue;
+      A sum[N];
+      begin_sums(sum, row_of(v, j), true);
+      add_rows(begin[t], begin[t] + count[t], j, sum);
+      store(sum, row_of(v, j));
+    }
   }
+
+  /// Frequent tokens, each by a block: its parts add up simd::plain_rows positions each at a time, and the first adds
+  /// their sums to a compensated one, in ascending order.
+  TIGON_DEVICE_INLINE void sum_frequent(unsigned block, std::size_t j, A (&of_part)[parts][token_threads * N]) const {
+    using V = simd::vec<simd::cuda, A>;
+    __shared__ unsigned frequent[threads_of_sums], found;
+    const unsigned part = threadIdx.x / token_threads, lane = threadIdx.x % token_threads;
+    const bool here = j < dweight.cols;
+    for (std::size_t from = block; from < dweight.rows; from += threads_of_sums * std::size_t{frequent_blocks}) {
+      __syncthreads();
+      if (threadIdx.x == 0) found = 0;
+      __syncthreads();
+      const std::size_t candidate = from + threadIdx.x * std::size_t{frequent_blocks};
+      if (candidate < dweight.rows && candidate != padding &&
+          lists.end(candidate) - lists.begin(candidate) > simd::plain_rows)
+        frequent[atomicAdd(&found, 1u)] = static_cast<unsigned>(candidate);
+      __syncthreads();
+      for (unsigned f = 0; f < found; ++f) {
+        const unsigned begin = lists.begin(frequent[f]), end = lists.end(frequent[f]);
+        A high[N], low[N];
 #pragma unroll
-  for (unsigned t = 0; t < tokens_in_turn; ++t) {
-    const std::size_t v = first + t * turns;
-    if (v >= dweight.rows || (count[t] == 0 && accumulate) || count[t] > simd::plain_rows) continue;
-    T* const to = dweight.data + v * dweight.row_stride + j;
+        for (int u = 0; u < N; ++u) high[u] = low[u] = A(0);
+        for (unsigned k = begin; k < end; k += parts * together) {
+          const unsigned own = k + part * together, stop = own + together < end ? own + together : end;
+          A sum[N];
+          begin_sums(sum, row_of(frequent[f], j), own == begin && here);
+          if (here) add_rows(own, stop, j, sum);
+#pragma unroll
+          for (int u = 0; u < N; ++u) of_part[part][lane * N + u] = sum[u];
+          __syncthreads();
+          if (part == 0)
+            for (unsigned p = 0; p < parts && k + p * together < end; ++p)
+#pragma unroll
+              for (int u = 0; u < N; ++u) {
+                const auto total = simd::add_compensated(V(high[u]), V(low[u]), V(of_part[p][lane * N + u]));
+                high[u] = total.v[0].r, low[u] = total.v[1].r;
+              }
+          __syncthreads();
+        }
+        if (part != 0 || !here) continue;
+#pragma unroll
+        for (int u = 0; u < N; ++u) high[u] += low[u];
+        store(high, row_of(frequent[f], j));
+      }
+    }
+  }
+
+ private:
+  TIGON_DEVICE_INLINE T* row_of(std::size_t v, std::size_t j) const {
+    return dweight.data + v * dweight.row_stride + j;
+  }
+  /// What the row holds, where sums are added to it by this thread; zeros.
+  TIGON_DEVICE_INLINE void begin_sums(A (&sum)[N], const T* row, bool here) const {
+    elements<N, T> e;
+    if (accumulate && here) e.load(row);
+#pragma unroll
+    for (int u = 0; u < N; ++u) sum[u] = accumulate && here ? e.template get<A>(u) : A(0);
+  }
+  /// sum += N columns of the rows of dy at places [from, to) of the lists.
+  TIGON_DEVICE_INLINE void add_rows(unsigned from, unsigned to, std::size_t j, A (&sum)[N]) const {
+#pragma unroll 8
+    for (unsigned k = from; k < to; ++k) {
+      elements<N, T> e;
+      e.load(dy.data + lists.order[k] * dy.row_stride + j);
+#pragma unroll
+      for (int u = 0; u < N; ++u) sum[u] += e.template get<A>(u);
+    }
+  }
+  static TIGON_DEVICE_INLINE void store(const A (&sum)[N], T* to) {
     elements<N, T> row;
-    A sum[N];
-    if (accumulate) row.load(to);
-#pragma unroll
-    for (int u = 0; u < N; ++u) sum[u] = accumulate ? row.template get<A>(u) : A(0);
-    add_rows_of_list(dy, lists, begin[t], begin[t] + count[t], j, sum);
     row.set_all(sum);
     row.store(to);
   }
-}
-
-/// The same of frequent tokens, each by a block for some columns: its parts add up simd::plain_rows positions each at a
-/// time, and the first adds their sums to a compensated one, in ascending order.
+};
 template <int N, class T>
-__global__ void __launch_bounds__(256)
-    sum_rows_of_frequent_tokens(matrix_view<const T> dy, token_lists lists, matrix_view<T> dweight, std::size_t padding,
-                                bool accumulate) {
-  using A = accumulator_t<T>;
-  using V = simd::vec<simd::cuda, A>;
-  constexpr unsigned parts = 256 / token_threads, together = static_cast<unsigned>(simd::plain_rows);
-  __shared__ A of_part[parts][token_threads * N];
-  __shared__ unsigned frequent[256], found;
-  const unsigned part = threadIdx.x / token_threads, lane = threadIdx.x % token_threads;
-  const std::size_t j = (blockIdx.y * std::size_t{token_threads} + lane) * N;
-  const bool here = j < dweight.cols;
-  for (std::size_t from = blockIdx.x; from < dweight.rows; from += 256 * std::size_t{gridDim.x}) {
-    __syncthreads();
-    if (threadIdx.x == 0) found = 0;
-    __syncthreads();
-    const std::size_t candidate = from + threadIdx.x * std::size_t{gridDim.x};
-    if (candidate < dweight.rows && candidate != padding &&
-        lists.end(candidate) - lists.begin(candidate) > simd::plain_rows)
-      frequent[atomicAdd(&found, 1u)] = static_cast<unsigned>(candidate);
-    __syncthreads();
-    for (unsigned f = 0; f < found; ++f) {
-      const std::size_t v = frequent[f];
-      const unsigned begin = lists.begin(v), end = lists.end(v);
-      T* const to = dweight.data + v * dweight.row_stride + j;
-      A high[N], low[N];
-#pragma unroll
-      for (int u = 0; u < N; ++u) high[u] = low[u] = A(0);
-      for (unsigned k = begin; k < end; k += parts * together) {
-        const unsigned own = k + part * together, stop = own + together < end ? own + together : end;
-        A sum[N];
-#pragma unroll
-        for (int u = 0; u < N; ++u) sum[u] = A(0);
-        if (accumulate && own == begin && here) {
-          elements<N, T> e;
-          e.load(to);
-#pragma unroll
-          for (int u = 0; u < N; ++u) sum[u] = e.template get<A>(u);
-        }
-        if (here) add_rows_of_list(dy, lists, own, stop, j, sum);
-#pragma unroll
-        for (int u = 0; u < N; ++u) of_part[part][lane * N + u] = sum[u];
-        __syncthreads();
-        if (part == 0)
-          for (unsigned p = 0; p < parts && k + p * together < end; ++p)
-#pragma unroll
-            for (int u = 0; u < N; ++u) {
-              const auto total = simd::add_compensated(V(high[u]), V(low[u]), V(of_part[p][lane * N + u]));
-              high[u] = total.v[0].r, low[u] = total.v[1].r;
-            }
-        __syncthreads();
-      }
-      if (part != 0 || !here) continue;
-      elements<N, T> row;
-#pragma unroll
-      for (int u = 0; u < N; ++u) high[u] += low[u];
-      row.set_all(high);
-      row.store(to);
-    }
-  }
+__global__ void __launch_bounds__(threads_of_sums) sum_tokens(const token_sums<N, T> sums, unsigned across) {
+  __shared__ typename token_sums<N, T>::A of_part[token_sums<N, T>::parts][token_threads * N];
+  const unsigned block = blockIdx.x / across;
+  const std::size_t j = (blockIdx.x % across * std::size_t{token_threads} + threadIdx.x % token_threads) * N;
+  if (block < sums.frequent_blocks)
+    sums.sum_frequent(block, j, of_part);
+  else
+    sums.sum_ordinary(block - sums.frequent_blocks, j);
 }
 
 }  // namespace TIGON_ABI
@@ -306,13 +317,16 @@ struct kernel<op::embedding, backends::cuda> {
                   static_cast<std::size_t>(opt.padding_index));
     }
     with_vectors<T>(dy, dweight, [&](auto n) {
-      const unsigned columns = blocks_of(detail::ceil_div(dweight.cols, n.value), gpu::token_threads);
-      const auto sum = [&](auto run, unsigned blocks) {
-        gpu::launch(ctx, run, dim3(blocks, columns), 256, matrix_view<const T>(dy), lists, dweight,
-                    static_cast<std::size_t>(opt.padding_index), opt.dweight == gradient::accumulate);
-      };
-      sum(gpu::sum_rows_of_tokens<n.value, T>, blocks_of(vocab, 256 / gpu::token_threads * gpu::tokens_in_turn));
-      if (rows > simd::plain_rows) sum(gpu::sum_rows_of_frequent_tokens<n.value, T>, gpu::blocks_of_frequent);
+      constexpr unsigned most_frequent_blocks = 256;
+      using sums = gpu::token_sums<n.value, T>;
+      const unsigned frequent = rows > simd::plain_rows ? most_frequent_blocks : 0;
+      const unsigned ordinary = blocks_of(vocab, sums::parts * gpu::tokens_in_turn);
+      const std::size_t across = detail::ceil_div(dweight.cols, std::size_t{gpu::token_threads * n.value});
+      gpu::launch(ctx, gpu::sum_tokens<n.value, T>, gpu::blocks((std::size_t{frequent} + ordinary) * across),
+                  gpu::threads_of_sums,
+                  sums{matrix_view<const T>(dy), lists, dweight, static_cast<std::size_t>(opt.padding_index),
+                       opt.dweight == gradient::accumulate, frequent, ordinary},
+                  static_cast<unsigned>(across));
     });
     return vocab;
   }
