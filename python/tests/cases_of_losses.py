@@ -71,7 +71,10 @@ def tvd_formula(s, t, reduction="batchmean"):
 
 
 def with_teacher(f, **options):
-    return lambda x, w: f(x, w, teacher_x=TEACHER.to(x.dtype), teacher_weight=TEACHER_WEIGHT.to(x.dtype), **options)
+    def loss(x, w):
+        here = {name: o.to(x.device) if isinstance(o, torch.Tensor) else o for name, o in options.items()}
+        return f(x, w, teacher_x=TEACHER.to(x.dtype), teacher_weight=TEACHER_WEIGHT.to(x.dtype), **here)
+    return loss
 
 
 def layer(formula, *options):

@@ -76,7 +76,7 @@ def references(test_ops):
     """Of every case and type, in f64 on the CPU: results and gradients, for upstream gradients that are kept with them."""
     made = {}
     for name, case in test_ops.CASES.items():
-        for dtype in (f32, bf16, f16, f64):
+        for dtype in (f32, f64) if name in test_ops.ROUNDED_BETWEEN else (f32, bf16, f16, f64):
             exact = [t.detach().to(f64).requires_grad_() for t in case.inputs(dtype)]
             try:
                 upstream = test_ops.upstream_of(dtype, test_ops.as_tuple(case.formula(*exact)))
@@ -90,10 +90,18 @@ def on_gpu(case, dtype):
     return [t.detach().cuda().requires_grad_() for t in case.inputs(dtype)]
 
 
+def ours_of(case):
+    """The function of a case, whose own tensors are on the GPU, too."""
+    def ours(*inputs):
+        with torch.device("cuda"):
+            return case.ours(*inputs)
+    return ours
+
+
 def check_formula(test_ops, name, case, dtype, reference):
     upstream, results, gradients = reference
     inputs = on_gpu(case, dtype)
-    ours, our_gradients = test_ops.run(case.ours, inputs, [g.cuda() for g in upstream])
+    ours, our_gradients = test_ops.run(ours_of(case), inputs, [g.cuda() for g in upstream])
     for kind, factor, actual, wanted in (("result", case.factor, ours, results),
                                          ("gradient", case.gradients, our_gradients, gradients)):
         for i, (a, w) in enumerate(zip(actual, wanted)):
@@ -105,7 +113,7 @@ def check_formula(test_ops, name, case, dtype, reference):
 
 def check_opcheck(test_ops, case):
     with test_ops.Calls() as calls:
-        test_ops.run(case.ours, on_gpu(case, f32), upstream_on_gpu(test_ops, case))
+        test_ops.run(ours_of(case), on_gpu(case, f32), upstream_on_gpu(test_ops, case))
     for func, args, _ in calls.calls:
         args = tuple(a.detach() if isinstance(a, torch.Tensor) else a for a in args)
         torch.library.opcheck(func, args, test_utils=("test_schema", "test_faketensor"))
@@ -113,7 +121,7 @@ def check_opcheck(test_ops, case):
 
 def upstream_on_gpu(test_ops, case):
     with torch.no_grad():
-        return [g.cuda() for g in test_ops.upstream_of(f32, test_ops.as_tuple(case.ours(*on_gpu(case, f32))))]
+        return [g.cuda() for g in test_ops.upstream_of(f32, test_ops.as_tuple(ours_of(case)(*on_gpu(case, f32))))]
 
 
 def captured(step):
@@ -136,7 +144,7 @@ def captured(step):
 
 def check_graph(test_ops, case):
     inputs, upstream = on_gpu(case, f32), upstream_on_gpu(test_ops, case)
-    results, plain = captured(lambda: [t for part in test_ops.run(case.ours, inputs, upstream) for t in part])
+    results, plain = captured(lambda: [t for part in test_ops.run(ours_of(case), inputs, upstream) for t in part])
     for a, b in zip(results, plain):
         assert torch.equal(a, b), "a replayed graph gives other bits"
 
