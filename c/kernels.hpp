@@ -36,7 +36,7 @@ struct parameter {
 template <class T>
 struct attention_tensors {
   in_heads<T> q, k, v;
-  std::span<const std::int32_t> cumulative_lengths;
+  std::span<const std::int32_t> cumulative_lengths, key_begins, key_ends;
 };
 template <class T>
 struct attention_backward_tensors {

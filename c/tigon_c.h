@@ -38,7 +38,7 @@ extern "C" {
 #endif
 
 /* Of this header. Another number in the library: structs or functions differ, do not call anything else. */
-#define TIGON_ABI_VERSION 1
+#define TIGON_ABI_VERSION 2
 TIGON_API int32_t tigon_abi_version(void);
 /* Of tigon, as "0.2.0". */
 TIGON_API const char* tigon_version(void);
@@ -199,6 +199,8 @@ typedef struct tigon_attention {
   int64_t window;                         /* keys that a query sees, its own and those before it; 0: all */
   int64_t offset;                         /* position of the first query among the keys */
   int32_t mask;                           /* tigon_attention_mask */
+  const tigon_tensor* key_begins;         /* i32 [batch]: the first key of each batch entry that is no padding */
+  const tigon_tensor* key_ends;           /* i32 [batch]: the key behind its last one; either may be left out */
 } tigon_attention;
 TIGON_API int32_t tigon_attention_forward(tigon_context* context, const tigon_attention* arguments);
 TIGON_API int32_t tigon_attention_backward(tigon_context* context, const tigon_attention* arguments);
