@@ -233,12 +233,20 @@ def speed_and_memory():
     every = [r for r in rows_of("training_step") if r["threads"] == "16" and r["memory_mib"]]
     (device, model, date), rows = next(iter(groups(every, "device", "model", "date")))  # the title is of one measurement
     cases = [(f"{r['dtype']} {r['provider'].removeprefix('PyTorch ')}", r["provider"], r) for r in rows]
-    picture = Picture(880, 476, "Speed and memory of tigon beside PyTorch and Liger-Kernel")
+    picture = Picture(880, 600, "Speed and memory of tigon beside PyTorch and Liger-Kernel")
     picture.text(20, 22, f"CPU: a training step of a {model}", 'font-size="14"')
     picture.text(20, 40, f"{device}, 16 threads; {rows[0]['software']}; {date}")
     columns = ((10, "tokens a second: more is better", "tokens_per_s"), (450, "MiB beside weights and optimizer: less is better", "memory_mib"))
     for x, title, column in columns:
         y = picture.bars(x, 66, 420, title, [(label, p, float(r[column]), r[column]) for label, p, r in cases])
+    of_model = rows_of("torch_gpu")
+    (model, device, software, date), rows = next(iter(groups(of_model, "model", "device", "software", "date")))
+    rows = [r for r in rows if r["mib"]]
+    picture.text(20, y + 14, f"GPU: a training step of a {model}, bf16", 'font-size="14"')
+    picture.text(20, y + 32, f"{device}; {software}; {date}")
+    for x, title, column in ((10, "tokens a second: more is better", "tokens_per_s"), (450, "MiB at the peak: less is better", "mib")):
+        below = picture.bars(x, y + 58, 420, title, [(r["contender"], r["contender"], float(r[column]), r[column]) for r in rows])
+    y = below + 10
     shapes = {"rms_norm": "8192 x 4096", "layer_norm": "8192 x 4096", "softmax": "8192 x 4096", "swiglu": "8192 x 14336", "geglu": "8192 x 14336"}
     on_gpu = [r for r in rows_of("gpu") if shapes.get(r["operator"]) == r["shape"]]
     _, of_gpu = next(iter(groups(on_gpu, "device", "dtype", "date")))
