@@ -1,5 +1,5 @@
 // What the library asks of its kernels, compiled once for every instruction set: pointers to functions, over which
-// views, numbers and a context cross. Shapes are checked by the doors behind them.
+// views, numbers and a context cross. Shapes are checked by the functions behind them.
 #ifndef TIGON_C_KERNELS_HPP
 #define TIGON_C_KERNELS_HPP
 

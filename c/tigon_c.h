@@ -1,4 +1,4 @@
-/* tigon's doors of a Llama training step, for C and for every language that calls C.
+/* tigon's operators of a Llama training step, for C and for every language that calls C.
  *
  *   tigon_context* context = NULL;
  *   if (tigon_context_create(&context, 0) != TIGON_OK) die(tigon_last_error());
@@ -13,9 +13,9 @@
  * Errors     Every function that can fail returns TIGON_OK or another tigon_status, and leaves a sentence in
  *            tigon_last_error(). A call that fails with one of the first eight codes has written nothing. No exception
  *            leaves the library.
- * Types      tensors f32 or bf16, one for all tensors of a call but those that are said to be f32 or integers. Token
- *            ids and labels are i32 or i64. Sums are made in f32 whatever the type.
- * Formulas   The contract of an operator - formula, edge cases, maximum error - stands in the C++ header of its name.
+ * Types      Tensors are f32 or bf16, the same for all tensors of a call but those that are said to be f32 or integers.
+ *            Token ids and labels are i32 or i64. Sums are made in f32 whatever the type.
+ * Formulas   The contract of an operator - formula, edge cases, maximum error - is in the C++ header of its name.
  * Threads    A context has its own; one call at a time per context, any number of contexts. Results are the same bits
  *            for any number of threads.
  *
