@@ -82,6 +82,8 @@ class Documents(unittest.TestCase):
             ({"tools/finetune/main.cpp": 'fail("no step was asked for");\n'}, "tools/finetune/main.cpp:1: says 'asked for'"),
             ({"include/tigon/ops/one.hpp": "/// Adds rows by turns.\n"}, "include/tigon/ops/one.hpp:1: says 'by turns'"),
             ({"include/tigon/core/two.hpp": "  /// Adds rows by turns.\n"}, "include/tigon/core/two.hpp:1: says 'by turns'"),
+            ({**with_python("tigon_torch.apply(model)"), **with_line("docs/finetune.md", '```sh\npip install "tigon_torch[liger]"\n```')},
+             "installs tigon_torch from an index, and none has it"),
             ({"c/tigon_c.h": "/* Adds\n * by turns. */\n"}, "c/tigon_c.h:2: says 'by turns'"),
             ({"c/tigon_c.h": "int a;  /* by turns */\n"}, "c/tigon_c.h:1: says 'by turns'"),
             ({"docs/page.md": "# Page\n\n## Part\n"}, "docs/page.md: has no sentence behind its title"),
