@@ -27,7 +27,8 @@ def arguments(name, fields):
 
 
 RmsNorm = arguments('RmsNorm', 'x w y rstd dy dx dw eps:d offset:d casting:i accumulate:i')
-Attention = arguments('Attention', 'q k v o lse d_o dq dk dv cumulative_lengths scale:d softcap:d window:q offset:q mask:i')
+Attention = arguments('Attention', 'q k v o lse d_o dq dk dv cumulative_lengths scale:d softcap:d window:q offset:q '
+                      'mask:i key_begins key_ends')
 Gemm = arguments('Gemm', 'a b c bias dc da db transpose_a:i transpose_b:i accumulate:i accumulate_da:i accumulate_db:i')
 Linear = arguments('Linear', 'x w bias y dy dx dw dbias accumulate_dx:i accumulate:i')
 RopeTables = arguments('RopeTables', 'cos sin theta:d first_position:q')
@@ -99,8 +100,11 @@ def numbers(count, seed):
 
 
 def compare(what, came, expected, tolerance):
+    """Errors are relative, beside the root mean square; infinities are the same on both sides."""
+    pairs = [pair for pair in zip(came, expected, strict=True) if not (math.isinf(pair[1]) and pair[0] == pair[1])]
+    expected = [e for _, e in pairs]
     scale = math.sqrt(sum(v * v for v in expected) / max(len(expected), 1))
-    worst = max(abs(c - e) / (abs(e) + scale) for c, e in zip(came, expected, strict=True)) if expected else 0
+    worst = max(abs(c - e) / (abs(e) + scale) for c, e in pairs) if pairs else 0
     if not worst <= tolerance:
         sys.exit(f'check.py: {what}: error {worst:.2e}, at most {tolerance:.1e}')
     print(f'{what}: error {worst:.1e}, at most {tolerance:.1e}')
@@ -129,9 +133,10 @@ def rms_norm(library, dtype, forward_error, backward_error):
         compare(f'rms_norm {name}', buffer.numbers(), expected[name], bound)
 
 
-def attention(library, dtype, forward_error, backward_error, window=0, documents=(), e=8):
+def attention(library, dtype, forward_error, backward_error, window=0, documents=(), e=8,
+              begins=(), ends=()):
     """Causal; of `window` keys unless that is 0; of packed documents that end where `documents` says; of values with e
-    columns."""
+    columns; of a padded batch, whose entries have the keys from `begins` to `ends`."""
     batch, heads, kv_heads, tokens, d = 2, 4, 2, 9, 8
     scale = 1 / math.sqrt(d)
 
@@ -152,6 +157,10 @@ def attention(library, dtype, forward_error, backward_error, window=0, documents
     given = dict(q=q_t, k=k_t, v=v_t, o=o_t, lse=lse_t, window=window)
     if documents:
         given['cumulative_lengths'] = Buffer(I32, (len(documents) + 1,), [0, *documents])
+    if begins:
+        given['key_begins'] = Buffer(I32, (batch,), begins)
+    if ends:
+        given['key_ends'] = Buffer(I32, (batch,), ends)
     library.call('attention_forward', Attention, **given)
     library.call('attention_backward', Attention, **given, d_o=do_t, dq=dq_t, dk=dk_t, dv=dv_t)
 
@@ -164,8 +173,11 @@ def attention(library, dtype, forward_error, backward_error, window=0, documents
         for h in range(heads):
             g = h // (heads // kv_heads)
             for i in range(tokens):
-                begin = max((e for e in documents if e <= i), default=0)
-                seen = range(max(begin, i + 1 - window) if window else begin, i + 1)
+                begin = max(max((e for e in documents if e <= i), default=0), begins[b] if begins else 0)
+                seen = range(max(begin, i + 1 - window) if window else begin, min(i + 1, ends[b] if ends else tokens))
+                if not seen:
+                    lse.append(-math.inf)
+                    continue
                 scores = {j: scale * dot(row(q, heads, b, h, i), row(k, kv_heads, b, g, j)) for j in seen}
                 top = max(scores.values())
                 total = sum(math.exp(s - top) for s in scores.values())
@@ -188,6 +200,27 @@ def attention(library, dtype, forward_error, backward_error, window=0, documents
     compare('attention lse', lse_t.numbers(), lse, 5e-7)
     for name, buffer, expected in (('dq', dq_t, dq), ('dk', dk_t, dk), ('dv', dv_t, dv)):
         compare(f'attention {name}', buffer.numbers(), expected, backward_error)
+
+
+def key_ranges(library):
+    """Keys of a batch entry that are none are refused, and nothing is written."""
+    shape = 2, 1, 4, 8
+    q, o = Buffer(F32, shape, rounded(numbers(64, 25), F32)), Buffer(F32, shape, [7.0] * 64)
+    lse = Buffer(F32, shape[:3])
+    names = {name: ctypes.pointer(t.tensor) for name, t in dict(q=q, k=q, v=q, o=o, lse=lse).items()}
+    for field, dtype, values, status, sentence in (
+            ('key_begins', I32, [0], 1, 'key_begins is of 1 elements; expected 2'),
+            ('key_ends', I32, [4, 4, 4], 1, 'key_ends is of 3 elements; expected 2'),
+            ('key_begins', I64, [0, 0], 2, 'key_begins is of dtype i64; expected i32'),
+            ('key_begins', I32, [0, -1], 5, 'key_ends is before key_begins or outside of the keys'),
+            ('key_begins', I32, [5, 0], 5, 'key_ends is before key_begins or outside of the keys'),
+            ('key_ends', I32, [4, 5], 5, 'key_ends is before key_begins or outside of the keys')):
+        keys = Buffer(dtype, (len(values),), values)
+        given = Attention(**names, **{field: ctypes.pointer(keys.tensor)})
+        came = library.c.tigon_attention_forward(library.context, ctypes.byref(given))
+        assert (came, sentence in library.error()) == (status, True), (field, values, came, library.error())
+    assert o.numbers() == [7.0] * 64, 'a refused call wrote'
+    print('attention: six ranges of keys are refused')
 
 
 def cross_entropy(library, dtype, error, linear_error):
@@ -418,7 +451,7 @@ def main():
     if not library.c.tigon_instruction_set():
         print('skipped:', library.error())
         return 77
-    assert library.c.tigon_abi_version() == 1
+    assert library.c.tigon_abi_version() == 2
     print('tigon', library.c.tigon_version().decode(), library.c.tigon_instruction_set().decode())
     library.c.tigon_context_create.argtypes = [ctypes.POINTER(ctypes.c_void_p), ctypes.c_int64]
     library.expect(library.c.tigon_context_create(ctypes.byref(library.context), 2))
@@ -431,6 +464,10 @@ def main():
     attention(library, F32, 2e-6, 4e-6, documents=(4, 9))
     attention(library, F32, 2e-6, 4e-6, e=5)
     attention(library, BF16, 4e-3, 8e-3, documents=(4, 9), e=11)
+    attention(library, F32, 2e-6, 4e-6, begins=(0, 3))
+    attention(library, F32, 2e-6, 4e-6, ends=(9, 5))
+    attention(library, BF16, 4e-3, 8e-3, window=4, begins=(2, 1), ends=(8, 9))
+    key_ranges(library)
     cross_entropy(library, F32, 1e-6, 2e-6)
     cross_entropy(library, BF16, 4e-3, 8e-3)
     products(library, F32, 1e-6)

@@ -8,6 +8,7 @@
 set -eu
 fail() { echo "check.sh: $1"; exit 1; }
 header=$(dirname "$0")/tigon_c.h
+abi=$(sed -n 's/^#define TIGON_ABI_VERSION //p' "$header")
 
 if [ "$1" = header ]; then
   "$2" -std=c99 -Wall -Wextra -Wpedantic -Wconversion -Wstrict-prototypes -Werror -fsyntax-only -x c "$header"
@@ -18,7 +19,7 @@ elif [ "$1" = installed ]; then
   "$2" --install "$3" --component tigon_c --prefix "$folder/made" > "$folder/log"
   mv "$folder/made" "$folder/prefix"  # a file that remembers where it was made would not be found
   files=$(cd "$folder/prefix" && find . ! -type d | sort)
-  for wanted in 'include/tigon_c\.h' 'lib.*/libtigon_c\.so' 'lib.*/libtigon_c\.so\.1' 'lib.*/pkgconfig/tigon_c\.pc'; do
+  for wanted in 'include/tigon_c\.h' 'lib.*/libtigon_c\.so' "lib.*/libtigon_c\.so\.$abi" 'lib.*/pkgconfig/tigon_c\.pc'; do
     echo "$files" | grep -qx "\./$wanted" || fail "$wanted is not installed, but $files"
   done
   [ "$(echo "$files" | wc -l)" -eq 5 ] || fail "these are installed: $files"
@@ -33,7 +34,7 @@ elif [ "$1" = installed ]; then
   ${EMULATOR-} "$folder/program" > "$folder/log" && ${EMULATOR-} "$folder/program" refuses >> "$folder/log"
 else
   # Versions, which come behind @, are not part of the name.
-  shown=$("$2" --dynamic --defined-only --extern-only --format=just-symbols "$3" | sed 's/@.*//' | grep -v '^TIGON_C_1$' | sort)
+  shown=$("$2" --dynamic --defined-only --extern-only --format=just-symbols "$3" | sed 's/@.*//' | grep -v "^TIGON_C_$abi\$" | sort)
   declared=$(sed -n 's/^TIGON_API .*\b\(tigon_[a-z_0-9]*\)(.*/\1/p' "$header" | sort)
   [ "$(echo "$declared" | wc -l)" -ge 25 ] || fail "only these functions were found in $header: $declared"
   [ "$shown" = "$declared" ] || fail "the library shows $shown; the header declares $declared"

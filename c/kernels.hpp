@@ -1,5 +1,5 @@
 // What the library asks of its kernels, compiled once for every instruction set: pointers to functions, over which
-// views, numbers and a context cross. Shapes are checked by the doors behind them.
+// views, numbers and a context cross. Shapes are checked by the functions behind them.
 #ifndef TIGON_C_KERNELS_HPP
 #define TIGON_C_KERNELS_HPP
 
@@ -36,7 +36,7 @@ struct parameter {
 template <class T>
 struct attention_tensors {
   in_heads<T> q, k, v;
-  std::span<const std::int32_t> cumulative_lengths;
+  std::span<const std::int32_t> cumulative_lengths, key_begins, key_ends;
 };
 template <class T>
 struct attention_backward_tensors {

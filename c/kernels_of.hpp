@@ -43,15 +43,17 @@ tigon::rms_norm_options norm_options(const char* call, const Arguments& a) {
           .dw = mode(a.accumulate)};
 }
 
-inline tigon::attention_options attention_options_of(const char* call, const tigon_attention& a,
-                                                     std::span<const std::int32_t> cumulative_lengths) {
+template <class T>
+tigon::attention_options attention_options_of(const char* call, const tigon_attention& a,
+                                              const attention_tensors<T>& of) {
   tigon::attention_options opt;
   opt.mask = choice<tigon::attention_mask>(call, "mask", a.mask, 2);
   opt.scale = a.scale;
   opt.softcap = a.softcap;
   if (const std::size_t window = from_zero(call, "window", a.window); window != 0) opt.window_left = window - 1;
   opt.offset = from_zero(call, "offset", a.offset);
-  opt.cumulative_lengths = cumulative_lengths;
+  opt.cumulative_lengths = of.cumulative_lengths;
+  opt.key_begins = of.key_begins, opt.key_ends = of.key_ends;
   return opt;
 }
 
@@ -117,13 +119,12 @@ void rope(in_heads<T> q, in_heads<T> k, in<float> cos, in<float> sin, out_heads<
 template <class T>
 void attention_forward(const attention_tensors<T>& of, out_heads<T> o, std::span<float> lse, const tigon_attention& a,
                        context& ctx) {
-  tigon::attention_forward(of.q, of.k, of.v, o, lse,
-                           attention_options_of("attention_forward", a, of.cumulative_lengths), ctx);
+  tigon::attention_forward(of.q, of.k, of.v, o, lse, attention_options_of("attention_forward", a, of), ctx);
 }
 template <class T>
 void attention_backward(const attention_backward_tensors<T>& t, const tigon_attention& a, context& ctx) {
   tigon::attention_backward(t.d_o, t.of.q, t.of.k, t.of.v, {t.o, t.lse}, tigon::attention_gradients{t.dq, t.dk, t.dv},
-                            attention_options_of("attention_backward", a, t.of.cumulative_lengths), ctx);
+                            attention_options_of("attention_backward", a, t.of), ctx);
 }
 
 template <class T>

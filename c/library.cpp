@@ -215,8 +215,12 @@ c_api::linear_tensors<T> linear_of(const tigon_fused_linear_cross_entropy& a, co
 
 template <class T>
 c_api::attention_tensors<T> attention_of(const tigon_attention& a, const tensors& t) {
-  return {t.heads<const T>("q", a.q), t.heads<const T>("k", a.k), t.heads<const T>("v", a.v),
-          t.optional_elements<const std::int32_t>("cumulative_lengths", a.cumulative_lengths)};
+  return {t.heads<const T>("q", a.q),
+          t.heads<const T>("k", a.k),
+          t.heads<const T>("v", a.v),
+          t.optional_elements<const std::int32_t>("cumulative_lengths", a.cumulative_lengths),
+          t.optional_elements<const std::int32_t>("key_begins", a.key_begins),
+          t.optional_elements<const std::int32_t>("key_ends", a.key_ends)};
 }
 
 std::int32_t rope(const char* call, bool backward, tigon_context* context, const tigon_rope* arguments) {

@@ -1,4 +1,4 @@
-/* tigon's doors of a Llama training step, for C and for every language that calls C.
+/* tigon's operators of a Llama training step, for C and for every language that calls C.
  *
  *   tigon_context* context = NULL;
  *   if (tigon_context_create(&context, 0) != TIGON_OK) die(tigon_last_error());
@@ -13,9 +13,9 @@
  * Errors     Every function that can fail returns TIGON_OK or another tigon_status, and leaves a sentence in
  *            tigon_last_error(). A call that fails with one of the first eight codes has written nothing. No exception
  *            leaves the library.
- * Types      tensors f32 or bf16, one for all tensors of a call but those that are said to be f32 or integers. Token
- *            ids and labels are i32 or i64. Sums are made in f32 whatever the type.
- * Formulas   The contract of an operator - formula, edge cases, maximum error - stands in the C++ header of its name.
+ * Types      Tensors are f32 or bf16, the same for all tensors of a call but those that are said to be f32 or integers.
+ *            Token ids and labels are i32 or i64. Sums are made in f32 whatever the type.
+ * Formulas   The contract of an operator - formula, edge cases, maximum error - is in the C++ header of its name.
  * Threads    A context has its own; one call at a time per context, any number of contexts. Results are the same bits
  *            for any number of threads.
  *
@@ -38,7 +38,7 @@ extern "C" {
 #endif
 
 /* Of this header. Another number in the library: structs or functions differ, do not call anything else. */
-#define TIGON_ABI_VERSION 1
+#define TIGON_ABI_VERSION 2
 TIGON_API int32_t tigon_abi_version(void);
 /* Of tigon, as "0.2.0". */
 TIGON_API const char* tigon_version(void);
@@ -199,6 +199,8 @@ typedef struct tigon_attention {
   int64_t window;                         /* keys that a query sees, its own and those before it; 0: all */
   int64_t offset;                         /* position of the first query among the keys */
   int32_t mask;                           /* tigon_attention_mask */
+  const tigon_tensor* key_begins;         /* i32 [batch]: the first key of each batch entry that is no padding */
+  const tigon_tensor* key_ends;           /* i32 [batch]: the key behind its last one; either may be left out */
 } tigon_attention;
 TIGON_API int32_t tigon_attention_forward(tigon_context* context, const tigon_attention* arguments);
 TIGON_API int32_t tigon_attention_backward(tigon_context* context, const tigon_attention* arguments);

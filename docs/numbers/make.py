@@ -8,13 +8,14 @@
                      pass are replaced
 
 training_step.csv is what bench/peers/*.py print, patched_model.csv what python -m tigon_torch.compare prints, gpu.csv what
-bench/gpu/peers.py writes, torch_gpu.csv what python/tests/gpu.py train prints, each with device and date. readings.csv has
-the single numbers that are in no table, each with the page of docs/lab that says how it was measured.
+bench/gpu/peers.py writes, torch_gpu.csv what python/tests/gpu.py train prints, each with device and date. onednn.csv has the
+products of docs/lab/onednn.md, readings.csv the single numbers that are in no table, each with the page of docs/lab that says how it was measured.
 """
 
 import csv
 import pathlib
 import re
+import statistics
 import sys
 from html import escape
 
@@ -110,6 +111,38 @@ def torch_gpu():
                   "peak, MiB", "loss of the last step"], made)
 
 
+def onednn():
+    """Products of one oneDNN call, of backend onednn and of the backends that it competes with."""
+    def cell(r, name):
+        return f"{r[f'{name}_ms']} ({r[f'{name}_gflops']})" if r[f"{name}_gflops"] else r[f"{name}_ms"]
+    return table(["a and b", "product", "c", "highway", "onednn", "of highway's time", "avx512_bf16", "oneDNN, one call"],
+                 [[r["dtype"], r["product"], r["c"], cell(r, "highway"), cell(r, "onednn_backend"),
+                   times(r["onednn_backend_ms"], r["highway_ms"]) if r["onednn_backend_ms"] else "", cell(r, "avx512_bf16"),
+                   cell(r, "onednn")] for r in rows_of("onednn")])
+
+
+def other_peers():
+    """Peers that are in no row of training_step: on a GPU, and of single products. A ratio of several is their median."""
+    def spread(values):
+        return [f"{statistics.median(values):.2f}", f"{min(values):.2f} to {max(values):.2f}"]
+    made = []
+    for (model, device, software, date), rows in groups(rows_of("torch_gpu"), "model", "device", "software", "date"):
+        mine = next(r for r in rows if r["contender"] == "tigon")
+        for r in rows:
+            if not r["contender"].startswith("tigon"):
+                made.append([r["contender"], f"a training step of {model}, bf16; {device}; {software}; {date}",
+                             times(r["ms"], mine["ms"]), "", times(mine["mib"], r["mib"])])
+    (device, dtype), rows = next(iter(groups(rows_of("gpu"), "device", "dtype")))
+    dates = " and ".join(sorted({r["date"] for r in rows}))
+    for peer, column in (("Liger-Kernel", "liger_over_tigon"), ("torch.compile", "compile_over_tigon")):
+        ratios = [float(r[column]) for r in rows if r[column]]
+        made.append([peer, f"{len(ratios)} passes of single operators, {dtype}; {device}; {dates}", *spread(ratios), ""])
+    for (device, software, threads, dtype, date), rows in groups(rows_of("onednn"), "device", "software", "threads", "dtype", "date"):
+        ratios = [float(r["onednn_ms"]) / float(r["avx512_bf16_ms"] or r["highway_ms"]) for r in rows]
+        made.append([software, f"{len(ratios)} products of {dtype} matrices; {device}; {threads} thread; {date}", *spread(ratios), ""])
+    return table(["peer", "what, type, device, date", "tigon's speed / its speed", "lowest to highest", "tigon's memory / its memory"], made)
+
+
 def adamw():
     """Seconds of a step over the parameters of SmolLM2, medians of five."""
     made = []
@@ -200,12 +233,20 @@ def speed_and_memory():
     every = [r for r in rows_of("training_step") if r["threads"] == "16" and r["memory_mib"]]
     (device, model, date), rows = next(iter(groups(every, "device", "model", "date")))  # the title is of one measurement
     cases = [(f"{r['dtype']} {r['provider'].removeprefix('PyTorch ')}", r["provider"], r) for r in rows]
-    picture = Picture(880, 476, "Speed and memory of tigon beside PyTorch and Liger-Kernel")
+    picture = Picture(880, 600, "Speed and memory of tigon beside PyTorch and Liger-Kernel")
     picture.text(20, 22, f"CPU: a training step of a {model}", 'font-size="14"')
     picture.text(20, 40, f"{device}, 16 threads; {rows[0]['software']}; {date}")
     columns = ((10, "tokens a second: more is better", "tokens_per_s"), (450, "MiB beside weights and optimizer: less is better", "memory_mib"))
     for x, title, column in columns:
         y = picture.bars(x, 66, 420, title, [(label, p, float(r[column]), r[column]) for label, p, r in cases])
+    of_model = rows_of("torch_gpu")
+    (model, device, software, date), rows = next(iter(groups(of_model, "model", "device", "software", "date")))
+    rows = [r for r in rows if r["mib"]]
+    picture.text(20, y + 14, f"GPU: a training step of a {model}, bf16", 'font-size="14"')
+    picture.text(20, y + 32, f"{device}; {software}; {date}")
+    for x, title, column in ((10, "tokens a second: more is better", "tokens_per_s"), (450, "MiB at the peak: less is better", "mib")):
+        below = picture.bars(x, y + 58, 420, title, [(r["contender"], r["contender"], float(r[column]), r[column]) for r in rows])
+    y = below + 10
     shapes = {"rms_norm": "8192 x 4096", "layer_norm": "8192 x 4096", "softmax": "8192 x 4096", "swiglu": "8192 x 14336", "geglu": "8192 x 14336"}
     on_gpu = [r for r in rows_of("gpu") if shapes.get(r["operator"]) == r["shape"]]
     _, of_gpu = next(iter(groups(on_gpu, "device", "dtype", "date")))
@@ -258,7 +299,7 @@ def architecture():
 
 
 TABLES = {"ci_scripts": ci_scripts, "training_step": training_step, "patched_model": patched_model, "gpu": gpu,
-          "torch_gpu": torch_gpu, "adamw": adamw, "gpu_attention": gpu_attention}
+          "torch_gpu": torch_gpu, "onednn": onednn, "other_peers": other_peers, "adamw": adamw, "gpu_attention": gpu_attention}
 PICTURES = {"architecture.svg": architecture, "speed_and_memory.svg": speed_and_memory}
 
 

@@ -1,5 +1,5 @@
 """The recipes of Conan and vcpkg refuse what cannot compile the headers, and conda's names files that are there. None of the
-three need be installed. consumer/vcpkg_port tries vcpkg's port."""
+three need be installed. consumer/vcpkg_port tries vcpkg's port, packaging/try_conda conda's."""
 import importlib.util
 import json
 import pathlib
@@ -66,14 +66,14 @@ class Recipes(unittest.TestCase):
         self.assertFalse(supports("windows"))
 
     def test_conda_names_what_is_there(self):
-        """What conda-build copies for the test of the package is there, and is what the test compiles."""
-        recipe = (PACKAGING / "conda" / "meta.yaml").read_text()
-        files = re.findall(r"^    - (\S+)$", re.search(r"^  source_files:\n((?:    - .*\n)+)", recipe, re.M)[1], re.M)
-        commands = re.search(r"^  commands:\n((?:    - .*\n)+)", recipe, re.M)[1]
+        """The files that rattler-build copies for the test of the package are there, and are those that the test uses."""
+        recipe = (PACKAGING / "conda" / "recipe.yaml").read_text()
+        files = re.findall(r"^        - (\S+)$", re.search(r"^      source:\n((?:        - .*\n)+)", recipe, re.M)[1], re.M)
+        commands = re.search(r"^    script:\n((?:      .*\n)+)", recipe, re.M)[1]
         self.assertTrue(files)
         for file in files:
             self.assertTrue((PACKAGING.parent / file).exists(), file)
-            self.assertIn(f" {file} ", commands)
+            self.assertRegex(commands, rf" {re.escape(file.removesuffix('/CMakeLists.txt'))}\s")
 
 
 if __name__ == "__main__":

@@ -67,7 +67,7 @@ static constexpr auto lines_with = [] {
 
 }  // namespace detail
 
-/// The registry with backends of one's own before those of the library: begin(), end(), size() and operator[].
+/// The registry with your own backends before those of the library: begin(), end(), size() and operator[].
 template <class... Own>
 constexpr TIGON_INLINE const auto& registered_with(backend_list<Own...> = {}) {
   return detail::lines_with<Own...>;

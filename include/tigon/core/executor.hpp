@@ -178,8 +178,8 @@ TIGON_TAGGED void start_threads([[maybe_unused]] const char* who, std::vector<st
 /// is under way, in one of its tasks or on another thread, executes its tasks on its caller, as worker 0 of its own.
 ///
 /// Threads without work look for the next run() for some microseconds before they sleep; where there are more workers
-/// than processors they sleep at once. A run() locks nothing, wakes no more threads than it has tasks for, and waits
-/// for those alone that have taken part.
+/// than processors they sleep at once. A run() locks nothing, wakes at most as many threads as it has tasks,
+/// and waits for those alone that have taken part.
 class thread_pool {
  public:
   /// 0 is one worker. Throws std::system_error where the system does not start so many threads, std::bad_alloc where

@@ -3,7 +3,7 @@
 //
 // DLPack's own header is not needed. It may be included before this one, after it, or not at all: the functions here
 // are templates over a struct with the fields of DLTensor, DLManagedTensor or DLManagedTensorVersioned, by name. For
-// programs without that header, structs of the same fields in the same order stand below (dl_tensor, ...): DLPack is a
+// programs without that header, structs of the same fields in the same order are below (dl_tensor, ...): DLPack is a
 // C interface between libraries that share no header, so a pointer to one is a pointer to the other.
 //
 //   void normalise(const DLTensor& x, const DLTensor& w, const DLTensor& y, std::span<float> rstd) {

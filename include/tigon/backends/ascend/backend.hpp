@@ -51,7 +51,7 @@ struct ascend : highway {
 #include <tigon/backends/ascend/rope.hpp>
 #include <tigon/backends/ascend/softmax.hpp>
 #include <tigon/backends/ascend/sparsemax.hpp>
-// Products of any backend want Eigen, and whoever includes these operators is told so; the others need none.
+// Products of any backend need Eigen, and the headers of these operators say so; the others need none.
 #if __has_include(<Eigen/Core>)
 #include <tigon/backends/ascend/distillation.hpp>
 #include <tigon/backends/ascend/fused_linear_cross_entropy.hpp>

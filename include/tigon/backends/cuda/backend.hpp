@@ -21,7 +21,7 @@ struct scaled_number;
 namespace backends {
 inline namespace TIGON_ABI {
 
-/// Doors take pointers of the device, and return when their work is in the queue of the context (docs/cuda.md).
+/// Public functions take pointers of the device, and return when their work is in the context's queue (docs/cuda.md).
 struct cuda : generic {
   using self = cuda;
   using parent = generic;

@@ -1,6 +1,6 @@
-// Included first: functions of row programs are of host and device (config.hpp), CUDA's own header is there, and doors
+// Included first: functions of row programs are of host and device (config.hpp), CUDA's own header is there, and calls
 // that name no backend run on the GPU. Tests compile the same headers with a C++ compiler against a model of blocks and
-// threads, which then stands for CUDA (TIGON_CUDA_MODEL).
+// threads in the place of CUDA (TIGON_CUDA_MODEL).
 #ifndef TIGON_BACKENDS_CUDA_DEVICE_CODE_HPP
 #define TIGON_BACKENDS_CUDA_DEVICE_CODE_HPP
 

@@ -288,8 +288,8 @@ struct kernel<op::embedding, backends::cuda> {
     });
   }
 
-  /// The rows of all tokens. A sparse gradient, whose number of rows the host would have to read, is refused at its
-  /// door.
+  /// The rows of all tokens. A sparse gradient, whose number of rows the host would have to read, is refused by
+  /// embedding_backward_sparse.
   template <backend B, element T, token_id I>
   static std::size_t backward(in_matrix<T> dy, std::span<const I> ids, std::size_t vocab, std::span<I>,
                               matrix_view<T> dweight, embedding_options opt, context& ctx) {

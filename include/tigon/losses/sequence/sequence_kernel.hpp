@@ -108,7 +108,7 @@ struct sequence_kernel {
   /// The logits of a row whose probability is above 1 / most_large are large, the others its rest.
   static constexpr std::size_t most_large = 16;
 
-  /// What is between a product and a softmax.
+  /// What happens to logits between a product and a softmax.
   struct scaled_logits {
     double temperature, softcap;
     double capped(double z) const { return softcap == 0 ? z : softcap * std::tanh(z / softcap); }

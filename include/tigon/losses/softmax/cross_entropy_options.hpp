@@ -1,9 +1,9 @@
 // The tag, options, operands and checks of cross_entropy.
 //
-// The words of the rooms of losses/:
+// Names in losses/:
 //   z, s      logits, and what the softmax is of: logits after temperature or softcap
 //   top       the largest s of a row, or of the columns that have been computed
-//   rest, d   sum_j exp(s_j - top) without the largest one's own 1
+//   rest, d   sum_j exp(s_j - top) without the 1 of the largest
 //   own       s at the row's target
 //   kept      rows that count, because their label is not ignore_index
 //   D, u      gradients of the loss: with respect to logits, and to the log-probability of a token

@@ -20,7 +20,7 @@ struct selective_logprob_options {
 
 namespace detail {
 inline namespace TIGON_ABI {
-/// Column column[i] of row row[i], for i < n; rows in increasing order.
+/// The element of row[i] and column[i], for i < n; rows in increasing order.
 struct selected_columns {
   const std::size_t* row;
   const std::int64_t* column;

@@ -162,7 +162,7 @@ struct kernel<op::neighborhood_attention, backends::generic> {
   }
 
   /// dk and dv of the keys of a block, from q and do, ds and p: sums over the queries i that see key j, whose weights
-  /// stand at [i, m], one tap less from each query to the next.
+  /// are at [i, m], one tap less from each query to the next.
   template <backend B, element T, class A>
   static void key_gradients(detail::neighborhood window, detail::token_block at, two<heads_view<const T>> of,
                             two<matrix_view<const A>> weights, two<heads_view<T>> to, A scale, context& ctx) {
