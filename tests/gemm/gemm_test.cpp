@@ -637,9 +637,10 @@ struct schedule {
     for (std::size_t first = 0; first < plan.shared_extent(); first += plan.shared) {
       const std::size_t shared = std::min(plan.shared, plan.shared_extent() - first);
       std::vector<double> until(static_cast<std::size_t>(workers), 0);
-      for (std::size_t i = 0; i < plan.extent(); i += plan.part)
+      const auto parts = plan.parts_of(plan.extent());
+      for (std::size_t i = 0; i < parts.count; ++i)
         for (std::size_t j = 0; j < shared; j += plan.segment) {
-          const auto rows = static_cast<double>(std::min(plan.part, plan.extent() - i));
+          const auto rows = static_cast<double>(parts.begin(i + 1) - parts.begin(i));
           const auto cols = static_cast<double>(std::min(plan.segment, shared - j));
           *std::min_element(until.begin(), until.end()) += rows * cols * depth;
           shared_evenly += rows * cols * depth / workers;
@@ -670,6 +671,31 @@ TEST(gemm_tasks, of_a_training_step_are_shared_evenly) {
     for (int chunk = 0; chunk < 4; ++chunk) layer(512, 32000, 768);
     EXPECT_LE(step.time, 1.1 * step.shared_evenly) << workers << " workers";
   }
+}
+
+// 704 and 2048 rows are no multiple of a long task: as many tasks for each of two workers, and of the same length.
+TEST(gemm_tasks, of_two_workers_are_even) {
+  for (const shape s : {shape{704, 256, 2048}, {2048, 256, 704}, {2048, 704, 256}}) {
+    schedule one;
+    one.add(s, 2);
+    EXPECT_LE(one.time, 1.02 * one.shared_evenly) << s.m << 'x' << s.n << 'x' << s.k;
+  }
+}
+
+TEST(gemm_tasks, have_parts_that_cover_all) {
+  using P = packed::widened<backends::highway, float, float>;
+  for (const shape s : {shape{704, 256, 64}, {256, 704, 64}, {1, 1000, 64}, {1000, 1, 64}, {97, 97, 64}, {389, 40, 64}})
+    for (std::size_t workers = 1; workers <= 5; ++workers) {
+      const packed::plan<P, float> plan(s.m, s.n, s.k, packed::tuning_of<backends::highway, P>(), workers);
+      const auto parts = plan.parts_of(plan.extent());
+      EXPECT_EQ(parts.begin(0), 0u);
+      EXPECT_EQ(parts.begin(parts.count), plan.extent());
+      for (std::size_t i = 0; i < parts.count; ++i) {
+        EXPECT_EQ(parts.begin(i) % plan.part_unit(), 0u) << s.m << 'x' << s.n << " on " << workers;
+        EXPECT_LT(parts.begin(i), parts.begin(i + 1)) << s.m << 'x' << s.n << " on " << workers;
+        EXPECT_LE(parts.begin(i + 1) - parts.begin(i), plan.part) << s.m << 'x' << s.n << " on " << workers;
+      }
+    }
 }
 
 TEST(gemm_tasks, of_few_workers_are_long_and_take_all_that_is_shared) {

@@ -81,8 +81,9 @@ class product {
           chunk_depth_ = std::min(plan_.chunk, plan_.k - chunk_first_);
           pack_for_all(executor, count);
           const std::size_t segments = ceil_div(shared_count_, plan_.segment);
-          executor.run(ceil_div(count, plan_.part) * segments, [&](std::size_t task, std::size_t worker) {
-            compute(task / segments, task % segments, worker);
+          const auto parts = plan_.parts_of(count);
+          executor.run(parts.count * segments, [&](std::size_t task, std::size_t worker) {
+            compute(parts, task / segments, task % segments, worker);
           });
           chunk_first_ += plan_.chunk;
         } while (chunk_first_ < plan_.k);
@@ -133,9 +134,9 @@ class product {
   }
 
   /// A segment of what is shared, times a part.
-  void compute(std::size_t part_index, std::size_t segment_index, std::size_t worker) const {
-    const std::size_t first = super_first_ + part_index * plan_.part, from = segment_index * plan_.segment;
-    const std::size_t count = std::min(plan_.part, plan_.extent() - first);
+  void compute(const auto& parts, std::size_t part_index, std::size_t segment_index, std::size_t worker) const {
+    const std::size_t begin = parts.begin(part_index), count = parts.begin(part_index + 1) - begin;
+    const std::size_t first = super_first_ + begin, from = segment_index * plan_.segment;
     const std::size_t shared_words = plan_.words_of(plan_.share_a);
     const std::size_t shared_width = round_up(shared_count_, plan_.shared_unit()) * shared_words;
     const std::size_t shared_first = shared_first_ + from, shared_count = std::min(plan_.segment, shared_count_ - from);
@@ -186,10 +187,10 @@ class product {
     if (depth == 0) return part;  // an operand may be null
     if (plan_.share_a) {
       pack_b<P>(b_, first, count, at, depth, part);
-      cursor = after(b_, first, p);
+      cursor = after(b_, first, count, p);
     } else {
       pack_a<P>(a_, first, count, at, depth, part);
-      cursor = after(a_, first, p);
+      cursor = after(a_, first, count, p);
     }
     return part;
   }
@@ -205,14 +206,14 @@ class product {
 
   /// Prefetches what this worker most likely packs next: the next block of this part, or the first of the next part.
   template <element T>
-  prefetch_cursor after(source<T> s, std::size_t first, std::size_t p) const {
+  prefetch_cursor after(source<T> s, std::size_t first, std::size_t count, std::size_t p) const {
     p += plan_.block;
     if (p >= chunk_depth_) {
       p = 0;
-      first += plan_.part;
+      first += count;
     }
     if (first >= plan_.extent()) return {};
-    return {s, first, std::min(plan_.part, plan_.extent() - first), chunk_first_ + p,
+    return {s, first, std::min(count, plan_.extent() - first), chunk_first_ + p,
             std::min(plan_.block, chunk_depth_ - p)};
   }
 

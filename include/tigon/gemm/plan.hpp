@@ -51,10 +51,11 @@ struct plan {
   std::size_t chunk;    ///< depth of a chunk, a multiple of block
   bool share_a;         ///< the shared operand is a, else b
   std::size_t shared;   ///< rows of a (columns of b) that are shared at a time
-  std::size_t part;     ///< columns of b (rows of a) in a task
+  std::size_t part;     ///< most columns of b (rows of a) in a task
   std::size_t segment;  ///< rows of a (columns of b) in a task, of those that are shared
   std::size_t super;    ///< columns of b (rows of a) between two packings of the shared operand
   bool share_both;      ///< the parts are packed by all workers as well, a chunk of depth at a time
+  std::size_t takers;   ///< so many workers are to have parts of the same extent each
   bool carry;           ///< sums are kept between chunks
   bool total;           ///< sums of plain_blocks blocks are added to compensated totals
 
@@ -78,6 +79,7 @@ struct plan {
     chunk = std::min(std::max<std::size_t>(1, fit), std::max<std::size_t>(1, ceil_div(k, block))) * block;
     part = has_enough(long_part(t), t, workers) ? long_part(t) : short_part(t);
     carry = chunk < k && (!std::same_as<T, A> || ceil_div(k, chunk) > plain_chunks_of<P>);
+    takers = carry || workers > t.few_workers ? 1 : workers;
     total = ceil_div(carry ? k : chunk, block) > plain_blocks;
     super = extent();
     if (carry) super = std::max(part, t.carry_bytes / (shared * sizeof(A)) / part * part);
@@ -124,6 +126,23 @@ struct plan {
   constexpr std::size_t shared_extent() const { return share_a ? m : n; }
   constexpr std::size_t shared_unit() const { return share_a ? U : W; }
   constexpr std::size_t part_unit() const { return share_a ? W : U; }
+
+  /// Parts of `all` columns of b (rows of a): as long as they may be; or even, as far as whole tiles allow, and as many
+  /// for each of a few workers. Otherwise one of two workers would have 4 of 7.3 parts.
+  struct parts {
+    std::size_t all, count, length;  ///< length: in units; 0: even
+    std::size_t unit;
+    constexpr std::size_t begin(std::size_t index) const {
+      return std::min(all, (length != 0 ? length * index : ceil_div(all, unit) * index / count) * unit);
+    }
+  };
+  constexpr parts parts_of(std::size_t all) const {
+    const std::size_t unit = part_unit(), count = ceil_div(all, part);
+    if (takers == 1 || part < 4 * unit) return {all, count, part / unit, unit};
+    // Columns of b lie in its rows: two cache lines of them at a time, as a processor fetches them.
+    const std::size_t even = share_a && part % (2 * unit) == 0 ? 2 * unit : unit;
+    return {all, std::min(round_up(count, takers), ceil_div(all, even)), 0, even};
+  }
 
   std::size_t shared_words() const { return shared * words_of(share_a) * (chunk / P::group); }
   constexpr std::size_t all_part_words() const {
