@@ -36,8 +36,8 @@ def cases():
         for tokens in (1024, 2048, 4096):
             for mode in ("forward", "backward"):
                 yield f"attention {mode} {width} {tokens}", lambda program, budget, m=mode, s=f"1x{tokens}x{heads}x{heads}x{width}": \
-                    measured_by(program, "--op", "attention", "--mode", m, "--dtype", "f32", "--shape", s, "--budget",
-                                str(budget), "--threads", "1")
+                    measured_by(program, "--op", "attention", "--mode", m, "--variant", "default", "--dtype", "f32", "--shape", s,
+                                "--budget", str(budget), "--threads", "1")
 
 
 def main():

@@ -144,9 +144,9 @@ __global__ void __launch_bounds__(scan_threads)
 /// Threads that have a part of a token's columns, one access each; the threads of a block; tokens that they go through.
 inline constexpr unsigned token_threads = 64, threads_of_sums = 256, tokens_in_turn = 4;
 
-/// dweight[v] = the sum of the rows of dy whose token is v, or added to it. Blocks of the first `frequent_blocks` numbers
-/// sum tokens of more than simd::plain_rows positions, which take long; the others, `ordinary_blocks`, sum the rest
-/// meanwhile. The blocks of a number, one for some columns each, lie one behind the other.
+/// dweight[v] = the sum of the rows of dy whose token is v, or added to it. The first `frequent_blocks` blocks sum
+/// tokens of more than simd::plain_rows positions, which take long; the others, `ordinary_blocks`, sum the rest
+/// meanwhile. A block here is several of the grid, one for some columns each, which lie one behind the other.
 template <int N, class T>
 struct token_sums {
   using A = accumulator_t<T>;
