@@ -129,14 +129,14 @@ struct plan {
 
   /// Parts of `all` columns of b (rows of a): as long as they may be; or even, as far as whole tiles allow, and as many
   /// for each of a few workers. Otherwise one of two workers would have 4 of 7.3 parts.
-  struct parts {
+  struct cut_into_parts {
     std::size_t all, count, length;  ///< length: in units; 0: even
     std::size_t unit;
     constexpr std::size_t begin(std::size_t index) const {
       return std::min(all, (length != 0 ? length * index : ceil_div(all, unit) * index / count) * unit);
     }
   };
-  constexpr parts parts_of(std::size_t all) const {
+  constexpr cut_into_parts parts_of(std::size_t all) const {
     const std::size_t unit = part_unit(), count = ceil_div(all, part);
     if (takers == 1 || part < 4 * unit) return {all, count, part / unit, unit};
     // Columns of b lie in its rows: two cache lines of them at a time, as a processor fetches them.
