@@ -226,7 +226,8 @@ void call_all(arguments<T> a, tigon::context& ctx) {
   t::cross_entropy_jsd_forward<B>(a.x, a.ids, a.u, {a.s}, a.y, {}, a.p, ctx);
   (void)t::cross_entropy_divergence_workspace<B, T>(1, 1, ctx);
   const t::linear_layer layer{a.x, a.u, a.p};
-  t::fused_linear_cross_entropy_forward<B>(layer, a.ids, {a.s}, {a.y, a.z, a.dp}, {}, absent, {}, ctx);
+  t::fused_linear_cross_entropy_forward<B>(layer, a.ids, {a.s}, {a.y, a.z, a.dp}, {.token_scaling = true}, absent, {},
+                                           ctx);
   t::fused_linear_cross_entropy_backward<B>(layer, a.ids32, a.s, {a.y, a.z}, {}, a.p, ctx);
   (void)t::fused_linear_cross_entropy_workspace<B, T>(1, 1, 1, ctx, t::parameters::frozen);
   const t::adamw_parameter<T> parameters[1] = {{a.p, a.p, a.s, a.s2}};
@@ -300,8 +301,8 @@ void call_losses(arguments<T> a, tigon::context& ctx) {
   t::fused_linear_jsd_forward<B>(layer, a.x, a.ids, a.s, gradients, {}, ctx);
   t::fused_linear_jsd_forward<B>(layer, teacher, a.ids, a.s, gradients, {}, ctx);
   t::fused_linear_jsd_backward<B>(layer, teacher, absent, 1, gradients, {}, ctx);
-  t::fused_linear_jsd_distillation_forward<B>(layer, teacher, a.ids, {}, gradients, {}, ctx);
-  t::fused_linear_cosine_distillation_forward<B>(layer, teacher, a.ids, {}, gradients, {}, ctx);
+  t::fused_linear_jsd_distillation_forward<B>(layer, teacher, a.ids, {}, gradients, {.beta = 0.5}, ctx);
+  t::fused_linear_cosine_distillation_forward<B>(layer, teacher, a.ids, {}, gradients, {.beta = 0.5}, ctx);
 }
 
 template <class B, class T>

@@ -15,7 +15,7 @@ struct fused_linear_cosine_distillation {
 
 /// The contract is in losses/fused_linear_cosine_distillation.hpp.
 struct fused_linear_cosine_distillation_options {
-  fused_linear_distillation_options distillation;
+  fused_linear_distillation_options distillation = {};
   double beta = 0.5;
 };
 

@@ -15,7 +15,7 @@ struct vocab_parallel_fused_linear_cross_entropy {
 
 /// The contract is in losses/vocab_parallel_fused_linear_cross_entropy.hpp.
 struct vocab_parallel_fused_linear_cross_entropy_options {
-  cross_entropy_options loss;
+  cross_entropy_options loss = {};
   bool token_scaling = false;  ///< loss and gradient of a row times the probability of its target
   double upstream = 1;         ///< gradients of forward are those of the loss times this
 };
