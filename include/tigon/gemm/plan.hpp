@@ -130,18 +130,15 @@ struct plan {
   /// Parts of `all` columns of b (rows of a): as long as they may be; or even, as far as whole tiles allow, and as many
   /// for each of a few workers. Otherwise one of two workers would have 4 of 7.3 parts.
   struct cut_into_parts {
-    std::size_t all, count, length;  ///< length: in units; 0: even
-    std::size_t unit;
-    constexpr std::size_t begin(std::size_t index) const {
-      return std::min(all, (length != 0 ? length * index : ceil_div(all, unit) * index / count) * unit);
-    }
+    std::size_t all, count, units, unit;  ///< units: what the parts would have, were all of them whole
+    constexpr std::size_t begin(std::size_t index) const { return std::min(all, units * index / count * unit); }
   };
   constexpr cut_into_parts parts_of(std::size_t all) const {
     const std::size_t unit = part_unit(), count = ceil_div(all, part);
-    if (takers == 1 || part < 4 * unit) return {all, count, part / unit, unit};
+    if (takers == 1 || part < 4 * unit) return {all, count, count * (part / unit), unit};
     // Columns of b lie in its rows: two cache lines of them at a time, as a processor fetches them.
-    const std::size_t even = share_a && part % (2 * unit) == 0 ? 2 * unit : unit;
-    return {all, std::min(round_up(count, takers), ceil_div(all, even)), 0, even};
+    const std::size_t even = share_a && part % (2 * unit) == 0 ? 2 * unit : unit, units = ceil_div(all, even);
+    return {all, std::min(round_up(count, takers), units), units, even};
   }
 
   std::size_t shared_words() const { return shared * words_of(share_a) * (chunk / P::group); }
