@@ -51,7 +51,7 @@ __global__ void __launch_bounds__(Shape::most_threads, least_blocks<Shape, Call>
   } else if constexpr (!Call::maps) {
     (void)row.value();
   } else {
-    row.with_map(store_row(), [&](const auto& program) {
+    row.with_map(store_row(), [&](const auto&, const auto& program) {
       row_in_f64<Shape>(call, program, row.i, row.cols, row.here, store_row());
     });
   }
@@ -100,7 +100,7 @@ TIGON_DEVICE_NOINLINE void add_rows_in_f64(const Call& call, std::size_t begin, 
     if (!in_f64[i - begin]) continue;
     typename thread::columns none[1];
     thread{call, i, cols, none}.with_map(
-        add, [&](const auto& program) { row_in_f64<block>(call, program, i, cols, true, add); });
+        add, [&](const auto&, const auto& program) { row_in_f64<block>(call, program, i, cols, true, add); });
   }
 }
 
@@ -120,7 +120,8 @@ __global__ void __launch_bounds__(Shape::most_threads, Shape::threads_at_once / 
 
   const std::size_t begin = blockIdx.y * rows + blockIdx.x * per_task, behind = (blockIdx.y + std::size_t{1}) * rows,
                     end = behind < begin + per_task ? behind : begin + per_task;
-  constexpr bool ahead = Shape::template loads_ahead<K, Call::vector_bytes>;
+  constexpr bool both = thread::reduces_once && Shape::template takes_two<Call::vector_bytes>;
+  constexpr bool ahead = !both && Shape::template loads_ahead<K, Call::vector_bytes>;
   constexpr std::make_index_sequence<K> k;
   constexpr bool some_in_f64 = thread::some_in_f64();
   constexpr unsigned most_rows = some_in_f64 ? 64 * Shape::rows : 1;
@@ -134,19 +135,31 @@ __global__ void __launch_bounds__(Shape::most_threads, Shape::threads_at_once / 
   if (ahead) thread{call, i, cols, now}.load();
   thread{call, begin, cols, now}.load_vectors();
   sums.clear(thread{call, begin, cols, now});
-  for (; i < end; i += group::count()) {
-    if constexpr (!ahead)
-      thread{call, i, cols, now}.load();
-    else if (i + 1 < end)
-      thread{call, i + 1, cols, next}.load();
-    const thread row{call, i, cols, now};
-    row.with_map([&](const auto& of, const auto& map) { of.store_and_add(map, sums, k); },
-                 [&](const auto&) {
-                   if (row.first()) in_f64[i - begin] = true;
-                 });
-    if constexpr (ahead)
+  const auto run = [&](const auto& of, const auto& map) { of.store_and_add(map, sums, k); };
+  const auto mark = [&](const auto& of, const auto&) {
+    if (of.first()) in_f64[of.i - begin] = true;
+  };
+  if constexpr (both) {
+    thread{call, begin, cols, next}.load_vectors();
+    for (; i < end; i += 2) {
+      const bool is_row = i + 1 < end;
+      const thread a{call, i, cols, now}, b{call, is_row ? i + 1 : i, is_row ? cols : 0, next, is_row};
+      a.load(), b.load();
+      if (const std::size_t behind_b = i + 2 + threadIdx.x; Shape::prefetches && threadIdx.x < 2 && behind_b < end)
+        thread{call, behind_b, cols, now}.prefetch();
+      thread::with_maps(a, b, run, mark);
+    }
+  } else {
+    for (; i < end; i += group::count()) {
+      if constexpr (!ahead)
+        thread{call, i, cols, now}.load();
+      else if (i + 1 < end)
+        thread{call, i + 1, cols, next}.load();
+      thread{call, i, cols, now}.with_map(run, mark);
+      if constexpr (ahead)
 #pragma unroll
-      for (int t = 0; t < Shape::kept; ++t) now[t].take_rows(next[t]);
+        for (int t = 0; t < Shape::kept; ++t) now[t].take_rows(next[t]);
+    }
   }
 
   if constexpr (Shape::kept != 0 && group::is_block) {

@@ -49,6 +49,10 @@ struct row_call {
   }
 };
 
+/// The program of a row_call.
+template <class Call>
+using program_of = std::remove_cvref_t<decltype(std::declval<const Call&>().bound.p)>;
+
 /// map behind the value of the row, if there is one, and behind what prepare makes of the first operand.
 template <class V, class P, class... Value>
 struct map_of_row {
@@ -172,6 +176,10 @@ struct row_thread {
       if (column(t) < cols) row[t].load(call.x, i, column(t));
   }
 
+  /// Starts to bring the row into L2; one thread comes here.
+  TIGON_DEVICE_INLINE void prefetch() const {
+    std::apply([&](const auto&... x) { (prefetch_of(x), ...); }, call.x);
+  }
   TIGON_DEVICE_INLINE void load_vectors() const {
 #pragma unroll
     for (int t = 0; t < Shape::kept; ++t)
@@ -207,13 +215,18 @@ struct row_thread {
   /// results) gets what f returned of N columns, of which the first D results are not joined.
   template <class Monoid, std::size_t D, class F, class Put>
   TIGON_DEVICE_INLINE auto joined(const F& f, const Put& put) const {
-    using result = decltype(rows::as_pack(std::declval<result_of<V, F, Call::reduced>>()));
-    constexpr std::size_t K = rows::pack_size<result> - D;
-    A s[K];
+    A s[joined_numbers<F, D>];
+    join_columns<Monoid, D>(f, put, s);
+    group::template reduce<Monoid>(s);
+    return as_sum(s);
+  }
+  /// The same of the columns of this thread alone, joined into s.
+  template <class Monoid, std::size_t D, class F, class Put, std::size_t K>
+  TIGON_DEVICE_INLINE void join_columns(const F& f, const Put& put, A (&s)[K]) const {
 #pragma unroll
     for (std::size_t k = 0; k < K; ++k) s[k] = Monoid::template none<A>;
     for_columns([&](int, std::size_t j, const columns& c) {
-      result r[N];
+      result_of_columns<F> r[N];
       c.template each<V>(call.x, i, j, [&](int u, auto... v) {
         r[u] = rows::as_pack(rows::with_first<Call::reduced>(f, v...));
 #pragma unroll
@@ -221,7 +234,14 @@ struct row_thread {
       });
       put(j, r);
     });
-    group::template reduce<Monoid>(s);
+  }
+  template <class F>
+  using result_of_columns = decltype(rows::as_pack(std::declval<result_of<V, F, Call::reduced>>()));
+  template <class F, std::size_t D = 0>
+  static constexpr std::size_t joined_numbers = rows::pack_size<result_of_columns<F>> - D;
+  /// As programs take it.
+  template <std::size_t K>
+  static TIGON_DEVICE_INLINE auto as_sum(const A (&s)[K]) {
     if constexpr (K == 1) {
       return s[0];
     } else {
@@ -249,9 +269,8 @@ struct row_thread {
   /// What the program makes of the row. A reduction about a guess at the mean begins about that of the first columns,
   /// which is nearly always near enough; a barrier of a block is dearer than their loads.
   TIGON_DEVICE_INLINE auto value() const {
-    using P = std::remove_cvref_t<decltype(call.bound.p)>;
-    if constexpr (requires(typename P::state s, A guess) { s.begin_about(guess); }) {
-      typename P::state state{};
+    if constexpr (requires(typename program_of<Call>::state s, A guess) { s.begin_about(guess); }) {
+      typename program_of<Call>::state state{};
       columns_of<N, std::tuple_element_t<0, typename Call::operands>> first;
       first.load(std::get<0>(call.x), i, 0);
       A sum(0);
@@ -267,26 +286,41 @@ struct row_thread {
   /// Whether there are rows that another program computes, in f64.
   static constexpr bool some_in_f64() {
     if constexpr (Call::reduces)
-      return rows::has_rows_in_f64<std::remove_cvref_t<decltype(Call::bound.p)>,
+      return rows::has_rows_in_f64<program_of<Call>,
                                    std::remove_cvref_t<decltype(std::declval<const row_thread&>().value())>>;
     else
       return false;
   }
   /// run(thread, map) with the map of this row: the row is reduced, if the program does so, and what it saves is saved.
-  /// For a row that another program computes, in f64, in_f64(program) is called instead.
+  /// For a row that another program computes, in f64, in_f64(thread, program) is called instead.
   template <class Run, class InF64>
   TIGON_DEVICE_INLINE void with_map(Run run, InF64 in_f64) const {
-    using P = std::remove_cvref_t<decltype(call.bound.p)>;
-    if constexpr (Call::reduces) {
-      const auto value = this->value();
-      using Value = std::remove_cvref_t<decltype(value)>;
-      if constexpr (rows::has_rows_in_f64<P, Value>)
-        if (const auto program = call.bound.p.in_f64(value)) return in_f64(*program);
-      run(*this, map_of_row<V, P, Value>{call.bound.p, {value}});
-    } else {
-      run(*this, map_of_row<V, P>{call.bound.p, {}});
-    }
+    if constexpr (Call::reduces)
+      with_map_of(this->value(), run, in_f64);
+    else
+      run(*this, map_of_row<V, program_of<Call>>{call.bound.p, {}});
   }
+  /// The same for two rows of one group, whose sums are joined together.
+  template <class Run, class InF64>
+  static TIGON_DEVICE_INLINE void with_maps(const row_thread& a, const row_thread& b, Run run, InF64 in_f64) {
+    const auto& bound = a.call.bound;
+    const auto of_a = bound.template reduction<Call::reduced>(a.i), of_b = bound.template reduction<Call::reduced>(b.i);
+    constexpr std::size_t K = joined_numbers<std::remove_const_t<decltype(of_a)>>;
+    const auto put = [](std::size_t, const auto&) {};
+    A s[K], t[K], both[2 * K];
+    a.template join_columns<add, 0>(of_a, put, s), b.template join_columns<add, 0>(of_b, put, t);
+#pragma unroll
+    for (std::size_t k = 0; k < K; ++k) both[k] = s[k], both[K + k] = t[k];
+    group::template reduce<add>(both);
+#pragma unroll
+    for (std::size_t k = 0; k < K; ++k) s[k] = both[k], t[k] = both[K + k];
+    // Both, before anything is stored, so that their numbers are loaded together.
+    const auto value_of_a = bound.value_after(a, as_sum(s), reads()),
+               value_of_b = bound.value_after(b, as_sum(t), reads());
+    a.with_map_of(value_of_a, run, in_f64), b.with_map_of(value_of_b, run, in_f64);
+  }
+  /// Whether every row is reduced once, from its operands as they are.
+  static constexpr bool reduces_once = Call::reduces && !rows::has_state<program_of<Call>>;
   /// Stores what the map makes, and what needs no reduction.
   template <class Map>
   TIGON_DEVICE_INLINE void store(const Map& map) const {
@@ -326,6 +360,21 @@ struct row_thread {
   }
 
  private:
+  template <class X>
+  TIGON_DEVICE_INLINE void prefetch_of(const X& x) const {
+    using op = operand<X>;
+    if constexpr (op::has_rows)
+      if (const auto* const row = op::row(x, i); row != nullptr)
+        prefetch_to_l2(row, cols * op::per_column * static_cast<unsigned>(sizeof(*row)));
+  }
+
+  template <class Value, class Run, class InF64>
+  TIGON_DEVICE_INLINE void with_map_of(const Value& value, Run run, InF64 in_f64) const {
+    if constexpr (rows::has_rows_in_f64<program_of<Call>, Value>)
+      if (const auto program = call.bound.p.in_f64(value)) return in_f64(*this, *program);
+    run(*this, map_of_row<V, program_of<Call>, Value>{call.bound.p, {value}});
+  }
+
   // What direct makes of the operands of reduce, if the program has it, then the map of all.
   template <class Map>
   struct direct_then {
@@ -350,7 +399,7 @@ TIGON_DEVICE_NOINLINE void row_in_f64(const Call& call, P program, std::size_t i
   using thread = row_thread<row_shape<Shape::lanes, 0, Shape::most_threads>, 1, std::remove_const_t<decltype(wide)>>;
   typename thread::columns none[1];
   const thread row{wide, i, cols, none, here};
-  row.with_map(run, [](const auto&) {});
+  row.with_map(run, [](const auto&, const auto&) {});
 }
 
 }  // namespace TIGON_ABI
