@@ -3,7 +3,7 @@
 # Each has a line in csrc/entry.cpp. The model takes all of them in f32: what is between tensors and kernels is the same.
 set(cuda_sources norms gates losses adamw cross_entropy preferences declared_activations declared_norms declared_divergences
   declared_heads declared_depth declared_linear_losses declared_layers declared_ranks)
-set(without_f16 losses preferences)  # whose operators are called in f32 there
+set(without_f16 losses preferences adamw)  # which take no f16
 if(NOT TIGON_TORCH_CUDA_ARCHS)
   set(TIGON_TORCH_CUDA_ARCHS 80 90a 100)
 endif()

@@ -13,9 +13,9 @@ extern "C" const tigon_torch::kernel_table* TIGON_MULTI_ARCH_ENTRY() {
       t.declared[static_cast<int>(of)] = some;
     };
 #if TIGON_TORCH_CUDA  // what the sources of cuda.cmake have
-    t.norms = norms(), t.gates = gates(), t.rotary = rotary(), t.optimizers = optimizers();
+    t.norms = norms(), t.gates = gates(), t.rotary = rotary();
 #if !TIGON_TORCH_F16
-    t.losses = losses(), t.preferences = preferences();
+    t.losses = losses(), t.preferences = preferences(), t.optimizers = optimizers();
 #endif
     declare(family::activations, declared_activations());
     declare(family::norms, declared_norms());

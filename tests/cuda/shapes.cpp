@@ -72,10 +72,10 @@ auto gates_both_ways() {
   };
 }
 
-// Rows of every shape in backends/cuda/plan.hpp: lanes of a warp, several rows a group; a block that keeps a row; rows
-// that are read again; rows that begin anywhere, or lie apart.
+// Rows of every shape in backends/cuda/plan.hpp: lanes of a warp, several rows a group; a block that keeps a row, or two,
+// also of an odd number; rows that are read again; rows that begin anywhere, or lie apart.
 const shape narrow[] = {{70, 24, 8}, {300, 128}, {37, 256}, {9, 504, 16}, {5, 1024}};
-const shape wide[] = {{3, 4096}, {2, 8200}, {2, 20000}};
+const shape wide[] = {{3, 4096}, {3, 8200}, {2, 20000}};
 const shape awkward[] = {{40, 37}, {3, 5001}, {6, 1000, 24}, {6, 1000, 3}, {1, 64}};
 
 TEST(cuda_model, rms_norm_of_narrow_rows) {
@@ -106,13 +106,13 @@ auto scaled_rows(Run run) {
 TEST(cuda_model, rows_in_f64) {
   expect_as_single_numbers<float>({30, 8}, rms_norm_both_ways<float>());
   expect_as_single_numbers<bfloat16>({30, 6}, rms_norm_both_ways<bfloat16>());
-  for (const shape& s : {shape{70, 24}, shape{40, 4096}, shape{3, 20000}, shape{40, 37}}) {
+  for (const shape& s : {shape{70, 24}, shape{39, 4096}, shape{3, 20000}, shape{40, 37}}) {
     expect_as_single_numbers<float>(s, scaled_rows(rms_norm_both_ways<float>()));
     expect_as_single_numbers<float>(s, scaled_rows(layer_norm_both_ways<float>()));
   }
 }
 TEST(cuda_model, layer_norm) {
-  for (const shape& s : {narrow[1], narrow[4], wide[1], wide[2], awkward[0]})
+  for (const shape& s : {narrow[1], narrow[4], wide[0], wide[1], wide[2], awkward[0]})
     expect_as_single_numbers<float>(s, layer_norm_both_ways<float>());
 }
 TEST(cuda_model, softmax) {
