@@ -72,8 +72,10 @@ def tvd_formula(s, t, reduction="batchmean"):
 
 def with_teacher(f, **options):
     def loss(x, w):
-        here = {name: o.to(x.device) if isinstance(o, torch.Tensor) else o for name, o in options.items()}
-        return f(x, w, teacher_x=TEACHER.to(x.dtype), teacher_weight=TEACHER_WEIGHT.to(x.dtype), **here)
+        for name, o in options.items():  # once for a device, since none is copied while a CUDA graph is captured
+            if isinstance(o, torch.Tensor):
+                options[name] = o.to(x.device)
+        return f(x, w, teacher_x=TEACHER.to(x.dtype), teacher_weight=TEACHER_WEIGHT.to(x.dtype), **options)
     return loss
 
 

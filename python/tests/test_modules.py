@@ -5,6 +5,7 @@ import types
 
 import pytest
 import torch
+from conftest import error
 from torch import nn
 
 from tigon_torch import drop_in, modules, ops
@@ -321,6 +322,24 @@ def test_classes_have_ligers_arguments(name):
     if init:
         assert names_of(found.__init__)[: len(init.split())] == init.split()
     assert names_of(found.forward)[: len(call.split())] == call.split()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_cross_entropy_and_total_variation_distance(dtype):
+    """Each with its own upstream gradients, of logits of which many pairs are alike when they are rounded."""
+    for seed in range(20):
+        generator = torch.Generator().manual_seed(seed)
+        z, teacher = torch.randn(2, 16, 128, generator=generator).to(dtype)
+        upstream, target = torch.randn(2, 16, generator=generator).double(), torch.randint(0, 128, (16,), generator=generator)
+        z, exact = z.requires_grad_(), z.detach().double().requires_grad_()
+        ce, tvd = drop_in.LigerFusedCETVDLoss()(z, teacher, target)
+        expected = (nn.functional.cross_entropy(exact, target, reduction="none"),
+                    (exact.softmax(-1) - teacher.double().softmax(-1)).abs().sum(-1) / 2)
+        for a, e in zip((ce, tvd), expected):
+            torch.testing.assert_close(a.double(), e, rtol=1e-5, atol=1e-6)
+        actual, = torch.autograd.grad(ce @ upstream[0].to(ce.dtype) + tvd @ upstream[1].to(tvd.dtype), z)
+        gradient, = torch.autograd.grad(expected[0] @ upstream[0] + expected[1] @ upstream[1], exact)
+        assert error(actual, gradient) <= (4e-3 if dtype == torch.bfloat16 else 2e-5)
 
 
 def test_drop_in_losses():

@@ -84,17 +84,18 @@ class LigerTVDLoss(losses.TVDLoss):
 
 class LigerFusedCETVDLoss(torch.nn.Module):
     """(cross entropy, total variation distance) of every token. Of three operators, of which the softmax of student and
-    teacher are in memory."""
+    teacher are in memory; in f32 where logits have 16 bits, since the signs of rounded differences would be others."""
 
     def __init__(self, ignore_index=-100):
         super().__init__()
         self.ignore_index = ignore_index
 
     def forward(self, student_logits, teacher_logits, target):
-        ce = ops.cross_entropy(student_logits, target, self.ignore_index, reduction="none")
+        student, teacher = (z.float() if z.element_size() == 2 else z for z in (student_logits, teacher_logits))
+        ce = ops.cross_entropy(student, target, self.ignore_index, reduction="none")
         with torch.no_grad():
-            teacher = ops.softmax(teacher_logits)
-        distance = ops.tvd(ops.softmax(student_logits), teacher, target, "none", self.ignore_index)
+            teacher = ops.softmax(teacher)
+        distance = ops.tvd(ops.softmax(student), teacher, target, "none", self.ignore_index)
         return ce, distance.sum(-1)
 
 
