@@ -1,6 +1,10 @@
-// Total variation distance; log-probabilities of ids.
+// Total variation distance; cross entropy with a divergence; log-probabilities of ids.
+#include <tigon/losses/cross_entropy.hpp>
+#include <tigon/losses/cross_entropy_divergence.hpp>
 #include <tigon/losses/selective_log_softmax.hpp>
 #include <tigon/losses/tvd.hpp>
+
+#include <algorithm>
 
 #include "declared.hpp"
 #include "groups.hpp"
@@ -45,6 +49,72 @@ void tvd_backward(const host& h, wide_matrix upstream, matrix student, matrix te
               tigon::tvd_teacher_backward(q, p, view<const A>(upstream), view<T>(dteacher), opt, ids, ctx);
           });
         });
+  });
+}
+
+tigon::cross_entropy_divergence_options options(std::int64_t ignore_index, int reduction, double smoothing,
+                                                double z_loss, double weight_ce, double weight_divergence,
+                                                double temperature, double beta) {
+  tigon::cross_entropy_divergence_options opt;
+  opt.ignore_index = ignore_index, opt.reduction = static_cast<tigon::reduction>(reduction);
+  opt.label_smoothing = smoothing, opt.lse_square_scale = z_loss;
+  opt.weight_ce = weight_ce, opt.weight_divergence = weight_divergence;
+  opt.temperature = temperature, opt.beta = beta;
+  return opt;
+}
+/// door(ctx, forward), where forward(losses, dlogits, options) calls the operator; the workspace has memory for it, and
+/// for a number of each row.
+template <class Op, class T, class Door>
+void with_divergence(const host& h, const matrix& logits, const id_vector& target, const matrix& teacher,
+                     const vector& weight, Door door) {
+  using A = tigon::accumulator_t<T>;
+  run(
+      h,
+      [&](const tigon::context& ctx) {
+        return tigon::workspace::bytes_for<A>(std::max<std::size_t>(logits.rows, 1)) +
+               tigon::cross_entropy_divergence_workspace<tigon::default_backend, T>(logits.rows, logits.cols, ctx);
+      },
+      [&](tigon::context& ctx) {
+        door(ctx, [&](tigon::cross_entropy_divergence_losses<A> losses, tigon::matrix_view<T> dlogits,
+                      const tigon::cross_entropy_divergence_options& opt) {
+          const auto z = view<const T>(logits), p = view<const T>(teacher);
+          const auto labels = view<const std::int64_t>(target);
+          if constexpr (std::is_same_v<Op, tigon::op::cross_entropy_tvd>)
+            tigon::cross_entropy_tvd_forward(z, labels, p, losses, dlogits, opt, view<const A>(weight), ctx);
+          else
+            tigon::cross_entropy_jsd_forward(z, labels, p, losses, dlogits, opt, view<const A>(weight), ctx);
+        });
+      });
+}
+/// The last number says whether the parts are wanted, which their memory says, too.
+template <class Op>
+void cross_entropy_divergence(const host& h, matrix logits, id_vector target, matrix teacher, vector weight,
+                              vector loss, vector ce, vector divergence, std::int64_t ignore_index, int reduction,
+                              double smoothing, double z_loss, double weight_ce, double weight_divergence,
+                              double temperature, double beta, int) {
+  with_type<Op>(Op::name.data(), logits.of, [&]<class T>() {
+    using A = tigon::accumulator_t<T>;
+    with_divergence<Op, T>(h, logits, target, teacher, weight, [&](tigon::context&, auto forward) {
+      forward({view<A>(loss), view<A>(ce), view<A>(divergence)}, tigon::matrix_view<T>{},
+              options(ignore_index, reduction, smoothing, z_loss, weight_ce, weight_divergence, temperature, beta));
+    });
+  });
+}
+/// Of the logits, times the upstream gradient.
+template <class Op>
+void cross_entropy_divergence_backward(const host& h, vector upstream, matrix logits, id_vector target, matrix teacher,
+                                       vector weight, matrix dlogits, std::int64_t ignore_index, int reduction,
+                                       double smoothing, double z_loss, double weight_ce, double weight_divergence,
+                                       double temperature, double beta, int) {
+  with_type<Op>(Op::name.data(), logits.of, [&]<class T>() {
+    using A = tigon::accumulator_t<T>;
+    with_divergence<Op, T>(h, logits, target, teacher, weight, [&](tigon::context& ctx, auto forward) {
+      tigon::workspace::frame frame(ctx.workspace());
+      const std::size_t losses = reduction == static_cast<int>(tigon::reduction::none) ? logits.rows : 1;
+      forward({{frame.template take<A>(losses), losses}}, view<T>(dlogits),
+              options(ignore_index, reduction, smoothing, z_loss, weight_ce, weight_divergence, temperature, beta));
+      tigon::cross_entropy_backward(view<const T>(dlogits), view<const A>(upstream), view<T>(dlogits), ctx);
+    });
   });
 }
 
@@ -94,6 +164,14 @@ declared_operators declared_divergences() {
   static constexpr declared_operator table[] = {
       declared<&tvd, tigon::op::tvd>("tvd"),
       declared<&tvd_backward, tigon::op::tvd>("tvd_backward"),
+      declared<&cross_entropy_divergence<tigon::op::cross_entropy_tvd>, tigon::op::cross_entropy_tvd>(
+          "cross_entropy_tvd"),
+      declared<&cross_entropy_divergence_backward<tigon::op::cross_entropy_tvd>, tigon::op::cross_entropy_tvd>(
+          "cross_entropy_tvd_backward"),
+      declared<&cross_entropy_divergence<tigon::op::cross_entropy_jsd>, tigon::op::cross_entropy_jsd>(
+          "cross_entropy_jsd"),
+      declared<&cross_entropy_divergence_backward<tigon::op::cross_entropy_jsd>, tigon::op::cross_entropy_jsd>(
+          "cross_entropy_jsd_backward"),
       declared<&selective_log_softmax, tigon::op::selective_log_softmax>("selective_log_softmax"),
       declared<&selective_log_softmax_backward, tigon::op::selective_log_softmax>("selective_log_softmax_backward"),
   };

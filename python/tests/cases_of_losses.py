@@ -14,6 +14,7 @@ TEACHER_WEIGHT = torch.randn(11, 9, generator=_generator, dtype=torch.float64) /
 # In numbers that bf16 and f16 hold, so that a case of those types has the same teacher.
 TEACHER, TEACHER_WEIGHT = TEACHER.bfloat16().half().double(), TEACHER_WEIGHT.bfloat16().half().double()
 PROBS = torch.randn(3, 5, 11, generator=_generator).softmax(-1).bfloat16().double()
+LOG_PROBS = PROBS.log().bfloat16().double()  # no distribution, which none of the formulas counts on
 KEPT = TARGET != -100
 
 
@@ -68,6 +69,27 @@ def cosine_formula(z, beta):
 def tvd_formula(s, t, reduction="batchmean"):
     terms = (s.softmax(-1) - t.softmax(-1)).abs() / 2 * KEPT[..., None]
     return terms if reduction == "none" else terms.sum() / KEPT.sum()
+
+
+def with_divergence_formula(z, divergence, temperature, smoothing=0.0, reduction="mean"):
+    """0.7 of cross entropy and 0.4 of divergence(softmax(z / temperature))."""
+    ce = F.cross_entropy(z.flatten(0, 1), TARGET.flatten(), weights(z) if smoothing else None, reduction="none",
+                         label_smoothing=smoothing).view(TARGET.shape)
+    rows = divergence((z / temperature).log_softmax(-1)) * KEPT
+    if reduction == "none":
+        return 0.7 * ce + 0.4 * rows
+    of_ce = weights(z)[TARGET.clamp(min=0)][KEPT].sum() if smoothing else KEPT.sum()
+    return 0.7 * ce.sum() / of_ce + 0.4 * rows.sum() / KEPT.sum()
+
+
+def tvd_from_teacher(logq):
+    return (logq.exp() - PROBS.to(logq.dtype)).abs().sum(-1) / 2
+
+
+def jsd_from_teacher(logq, beta=0.3):
+    t = LOG_PROBS.to(logq.dtype)
+    m = torch.log(beta * t.exp() + (1 - beta) * logq.exp())
+    return beta * (t.exp() * (t - m)).sum(-1) + (1 - beta) * (logq.exp() * (logq - m)).sum(-1)
 
 
 def with_teacher(f, **options):
@@ -138,6 +160,17 @@ LOSS_CASES = {
         lambda z: ops.selective_log_softmax(z, TARGET.clamp(min=0)),
         lambda z: z[:, :-1].log_softmax(-1).gather(-1, TARGET.clamp(min=0)[..., None])[..., 0], (3, 6, 11), factor=16,
         gradients=32),
+    "cross_entropy_tvd": Case(
+        lambda z: ops.cross_entropy_tvd(z, TARGET, PROBS.to(z.dtype), 0.7, 0.4, 0.8),
+        lambda z: with_divergence_formula(z, tvd_from_teacher, 0.8), (3, 5, 11), factor=16, gradients=64),
+    "cross_entropy_jsd": Case(
+        lambda z: ops.cross_entropy_jsd(z, TARGET, LOG_PROBS.to(z.dtype), 0.3, 0.7, 0.4, 2.0, label_smoothing=0.1,
+                                        class_weight=weights(z)),
+        lambda z: with_divergence_formula(z, jsd_from_teacher, 2.0, 0.1), (3, 5, 11), factor=16, gradients=64),
+    "cross_entropy_jsd_rows": Case(
+        lambda z: ops.cross_entropy_jsd(z, TARGET, LOG_PROBS.to(z.dtype), 0.3, 0.7, 0.4, reduction="none"),
+        lambda z: with_divergence_formula(z, jsd_from_teacher, 1.0, reduction="none"), (3, 5, 11), factor=16,
+        gradients=64),
     "tvd": Case(lambda s, t: ops.tvd(s.softmax(-1), t.softmax(-1), TARGET), tvd_formula, (3, 5, 11), (3, 5, 11),
                 factor=64, gradients=256),
     "tvd_elements": Case(lambda s, t: ops.tvd(s.softmax(-1), t.softmax(-1), TARGET, "none"),

@@ -121,6 +121,28 @@ def test_divergences_promote(types):
         assert torch.equal(gradient, torch.autograd.grad(expected, exact)[0].to(q.dtype))
         q.requires_grad_(False)
 
+@pytest.mark.parametrize("divergence", ["tvd", "jsd"])
+def test_cross_entropy_and_a_divergence_are_those_of_two_functions(divergence):
+    """The parts are without their weights; the teacher gets no gradient."""
+    g = torch.Generator().manual_seed(3)
+    z = torch.randn(4, 5, VOCAB, generator=g).requires_grad_()
+    teacher = torch.randn(4, 5, VOCAB, generator=g).log_softmax(-1)
+    teacher = (teacher.exp() if divergence == "tvd" else teacher).requires_grad_()
+    target = torch.randint(0, VOCAB, (4, 5), generator=g)
+    target[1, 2:] = -100
+    function = getattr(ops, "cross_entropy_" + divergence)
+    out = function(z, target, teacher, **{"weight_ce": 0.25, "weight_" + divergence: 3.0}, return_parts=True)
+    ce = ops.cross_entropy(z, target)
+    other = ops.tvd(z.softmax(-1), teacher, target) if divergence == "tvd" else \
+        ops.jsd(z.log_softmax(-1), teacher, labels=target)
+    torch.testing.assert_close(out.ce, ce)
+    torch.testing.assert_close(out.divergence, other)
+    torch.testing.assert_close(out.loss, 0.25 * ce + 3 * other)
+    gradient, of_teacher = torch.autograd.grad(2 * out.loss, (z, teacher), allow_unused=True)
+    torch.testing.assert_close(gradient, torch.autograd.grad(2 * (0.25 * ce + 3 * other), z)[0], rtol=1e-4, atol=1e-7)
+    assert of_teacher is None and not out.ce.requires_grad and not out.divergence.requires_grad
+
+
 
 @pytest.mark.parametrize("weight_hard, weight_soft", [(0.0, 1.0), (0.0, 0.3), (0.0, 0.0), (1.0, 0.0)])
 @pytest.mark.parametrize("kind", ["jsd", "cosine"])

@@ -1191,6 +1191,10 @@ ERRORS = {
         x, torch.ones(64, 24), torch.ones(24), *[torch.ones(())] * 3, tmax=0),
     "tiled_mlp: activation is 'relu'; expected one of": lambda x: ops.tiled_mlp(x, x, x, x.t(), "relu"),
     "tvd: teacher_probs is 2 x 16; expected 4 x 16": lambda x: ops.tvd(x, x[:2]),
+    "cross_entropy_tvd: teacher_probs is 2 x 16; expected 4 x 16": lambda x: ops.cross_entropy_tvd(
+        x, torch.arange(4), x[:2]),
+    "cross_entropy_jsd: reduction is 'batchmean'; expected one of": lambda x: ops.cross_entropy_jsd(
+        x, torch.arange(4), x, reduction="batchmean"),
     "fused_linear_jsd: the teacher is no layer and no logits": lambda x: ops.fused_linear_jsd(x, x),
     "fused_linear_jsd_distillation: target is 3; expected 4, one a row": lambda x: ops.fused_linear_jsd_distillation(
         x, x, LABELS[:3], x, x),

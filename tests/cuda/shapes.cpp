@@ -72,8 +72,8 @@ auto gates_both_ways() {
   };
 }
 
-// Rows of every shape in backends/cuda/plan.hpp: lanes of a warp, several rows a group; a block that keeps a row, or two,
-// also of an odd number; rows that are read again; rows that begin anywhere, or lie apart.
+// Rows of every shape in backends/cuda/plan.hpp: lanes of a warp, several rows a group; a block that keeps a row, or
+// two, also of an odd number; rows that are read again; rows that begin anywhere, or lie apart.
 const shape narrow[] = {{70, 24, 8}, {300, 128}, {37, 256}, {9, 504, 16}, {5, 1024}};
 const shape wide[] = {{3, 4096}, {3, 8200}, {2, 20000}};
 const shape awkward[] = {{40, 37}, {3, 5001}, {6, 1000, 24}, {6, 1000, 3}, {1, 64}};

@@ -12,7 +12,7 @@ from .activations import embedding, relu_squared, softmax, sparsemax
 from .depth import attn_res, mhc_apply, mhc_coeffs, mhc_forward, mhc_post_res, mhc_pre
 from .distillations import (
     fused_linear_cosine_distillation, fused_linear_jsd, fused_linear_jsd_distillation, fused_linear_kl_div)
-from .divergences import jsd, kl_div, tvd
+from .divergences import cross_entropy_jsd, cross_entropy_tvd, CrossEntropyDivergenceOutput, jsd, kl_div, tvd
 from .entropies import (
     cross_entropy, CrossEntropyOutput, fused_linear_cross_entropy, fused_linear_scaled_cross_entropy)
 from .experts import expert_parallel_moe, moe, moe_router
@@ -30,7 +30,8 @@ from .rotary import mrope, rope
 
 __all__ = ["embedding", "relu_squared", "softmax", "sparsemax", "attn_res", "mhc_apply", "mhc_coeffs", "mhc_forward",
            "mhc_post_res", "mhc_pre", "fused_linear_cosine_distillation", "fused_linear_jsd",
-           "fused_linear_jsd_distillation", "fused_linear_kl_div", "jsd", "kl_div", "tvd", "cross_entropy",
+           "fused_linear_jsd_distillation", "fused_linear_kl_div", "cross_entropy_jsd", "cross_entropy_tvd",
+           "CrossEntropyDivergenceOutput", "jsd", "kl_div", "tvd", "cross_entropy",
            "CrossEntropyOutput", "fused_linear_cross_entropy", "fused_linear_scaled_cross_entropy", "logprobs",
            "expert_parallel_moe", "moe", "moe_router", "geglu", "swiglu", "multi_token_attention",
            "neighborhood_attention", "qk_norm_rope", "tiled_mlp", "dyt", "fused_add_rms_norm", "group_norm",

@@ -1,10 +1,12 @@
 """Divergences of distributions over a vocabulary."""
+import typing
+
 from torch import Tensor
 
 from ..arguments import checked, expect_shape, one_a_row, one_of
 from ..declared import Made, operator, sums
 from ..registration import autograd, fake
-from .common import _empty_or, _half, _ops, _or_none, _promoted, _sums, _wanted, _without_columns
+from .common import _REDUCTION, _empty_or, _half, _ops, _or_none, _promoted, _sums, _wanted, _without_columns
 
 
 @checked
@@ -108,3 +110,59 @@ def tvd(student_probs: Tensor, teacher_probs: Tensor, labels: Tensor | None = No
     expect_shape("tvd", "teacher_probs", teacher_probs, student_probs.shape, ", as student_probs")
     one_a_row("tvd", student_probs, labels=labels)
     return _ops.tvd(*_promoted(student_probs, teacher_probs), labels, how, ignore_index)
+
+
+class CrossEntropyDivergenceOutput(typing.NamedTuple):
+    """The loss alone has a gradient; ce and divergence are without their weights."""
+    loss: Tensor
+    ce: Tensor
+    divergence: Tensor
+
+
+def _with_divergence(logits, target, teacher, class_weight, ignore_index, reduction, *options):
+    def number():
+        return sums(logits, *(target.shape if reduction == _REDUCTION["none"] else ()))
+    return (number(), *((number(), number()) if options[-1] else (None, None)))
+
+
+for _name in ("cross_entropy_tvd", "cross_entropy_jsd"):
+    operator(f"{_name}(Tensor logits, Tensor target, Tensor teacher, Tensor? class_weight, int ignore_index, int reduction,"
+             " float label_smoothing, float z_loss, float weight_ce, float weight_divergence, float temperature, float beta,"
+             " bool parts) -> loss ce divergence",
+             _with_divergence, keeps="logits target teacher class_weight", gradients="logits")
+
+
+def _cross_entropy_and(op, name, logits, target, teacher, class_weight, ignore_index, reduction, *options, parts):
+    how = one_of(_REDUCTION, op, "reduction", reduction)
+    expect_shape(op, name, teacher, logits.shape, ", as logits")
+    one_a_row(op, logits, target=target)
+    logits, teacher = _promoted(logits, teacher)
+    results = getattr(_ops, op)(logits, target, teacher, class_weight, ignore_index, how, *options, parts)
+    return CrossEntropyDivergenceOutput(*results) if parts else results[0]
+
+
+@checked
+def cross_entropy_tvd(logits: Tensor, target: Tensor, teacher_probs: Tensor, weight_ce: float = 1.0,
+                      weight_tvd: float = 1.0, temperature: float = 1.0, ignore_index: int = -100,
+                      label_smoothing: float = 0.0, z_loss: float = 0.0, reduction: str = "mean",
+                      class_weight: Tensor | None = None, return_parts: bool = False):
+    """weight_ce cross_entropy(logits, target) + weight_tvd times the total variation distance of
+    softmax(logits / temperature) from a teacher's probabilities [..., vocab], in one pass over both, in f32 (f64 for f64).
+
+    Rows whose target is ignore_index count in neither. The teacher gets no gradient. With return_parts the result is a
+    CrossEntropyDivergenceOutput.
+    """
+    return _cross_entropy_and("cross_entropy_tvd", "teacher_probs", logits, target, teacher_probs, class_weight,
+                              ignore_index, reduction, label_smoothing, z_loss, weight_ce, weight_tvd, temperature, 0.5,
+                              parts=return_parts)
+
+
+@checked
+def cross_entropy_jsd(logits: Tensor, target: Tensor, teacher_log_probs: Tensor, beta: float = 0.5,
+                      weight_ce: float = 1.0, weight_jsd: float = 1.0, temperature: float = 1.0,
+                      ignore_index: int = -100, label_smoothing: float = 0.0, z_loss: float = 0.0,
+                      reduction: str = "mean", class_weight: Tensor | None = None, return_parts: bool = False):
+    """The same with the generalised Jensen-Shannon divergence from a teacher's log-probabilities; beta as jsd has it."""
+    return _cross_entropy_and("cross_entropy_jsd", "teacher_log_probs", logits, target, teacher_log_probs, class_weight,
+                              ignore_index, reduction, label_smoothing, z_loss, weight_ce, weight_jsd, temperature, beta,
+                              parts=return_parts)

@@ -3,6 +3,7 @@
 #define TIGON_BACKENDS_CUDA_KERNELS_HPP
 
 #include <tigon/backends/cuda/row.hpp>
+#include <tigon/backends/cuda/row_sums.hpp>
 #include <tigon/backends/cuda/runtime.hpp>
 
 #include <algorithm>
