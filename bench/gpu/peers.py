@@ -271,6 +271,13 @@ def gates(bench):
                 leaves_of(a), (0.115, 0.166), errors)
 
 
+def liger_tiled(layer, weights, shards):
+    """Liger's tiled MLP of one layer(x, *weights)."""
+    from liger_kernel.ops.tiled_mlp import LigerTiledMLPFunction
+
+    return lambda x: LigerTiledMLPFunction.apply(lambda _, part: layer(part, *weights), None, x, shards)
+
+
 def mlp(bench):
     """Backward overwrites what forward saved: after the first its results are of no use, and its time is the same."""
     import liger_kernel.transformers.functional as liger
@@ -302,10 +309,14 @@ def mlp(bench):
         torch.cuda.empty_cache()
         plain = lambda x, wg, wu, wd: F.linear(F.silu(F.linear(x, wg)) * F.linear(x, wu), wd)
         peer = lambda x, wg, wu, wd: F.linear(liger.liger_swiglu(F.linear(x, wg), F.linear(x, wu)), wd)
+        leaves = leaves_of(x, wg, wu, wd)
+        if shards:  # Liger's adds to .grad of the weights, which are none of its inputs, and keeps x alone
+            x_leaf, *weights = leaves
+            peer, plain, leaves = liger_tiled(peer, weights, shards), None, [x_leaf]
         print(f"   {workspace / 2**20:.0f} MiB, {6e-12 * tokens * hidden * n:.2f} TFLOP forward", flush=True)
         both_passes(bench, op, f"{tokens} x {hidden} x {n}" + (f", {shards} shards" if shards else ""), (0, 0), forward, backward,
-                    peer, plain, leaves_of(x, wg, wu, wd), None, errors)
-        del x, dy, wg, wu, wd, y, dx, dwg, dwu, dwd, forward, backward
+                    peer, plain, leaves, None, errors)
+        del x, dy, wg, wu, wd, y, dx, dwg, dwu, dwd, forward, backward, peer, leaves
         torch.cuda.empty_cache()
 
 
