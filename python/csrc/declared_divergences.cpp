@@ -4,8 +4,6 @@
 #include <tigon/losses/selective_log_softmax.hpp>
 #include <tigon/losses/tvd.hpp>
 
-#include <algorithm>
-
 #include "declared.hpp"
 #include "groups.hpp"
 #include "labels.hpp"
@@ -62,29 +60,36 @@ tigon::cross_entropy_divergence_options options(std::int64_t ignore_index, int r
   opt.temperature = temperature, opt.beta = beta;
   return opt;
 }
-/// door(ctx, forward), where forward(losses, dlogits, options) calls the operator; the workspace has memory for it, and
-/// for a number of each row.
-template <class Op, class T, class Door>
+/// The losses; and dlogits times upstream, where there is memory for it.
+template <class Op>
 void with_divergence(const host& h, const matrix& logits, const id_vector& target, const matrix& teacher,
-                     const vector& weight, Door door) {
-  using A = tigon::accumulator_t<T>;
-  run(
-      h,
-      [&](const tigon::context& ctx) {
-        return tigon::workspace::bytes_for<A>(std::max<std::size_t>(logits.rows, 1)) +
-               tigon::cross_entropy_divergence_workspace<tigon::default_backend, T>(logits.rows, logits.cols, ctx);
-      },
-      [&](tigon::context& ctx) {
-        door(ctx, [&](tigon::cross_entropy_divergence_losses<A> losses, tigon::matrix_view<T> dlogits,
-                      const tigon::cross_entropy_divergence_options& opt) {
+                     const vector& weight, const vector& loss, const vector& ce, const vector& divergence,
+                     const vector& upstream, const matrix& dlogits,
+                     const tigon::cross_entropy_divergence_options& opt) {
+  with_type<Op>(Op::name.data(), logits.of, [&]<class T>() {
+    using A = tigon::accumulator_t<T>;
+    const std::size_t losses = opt.reduction == tigon::reduction::none ? logits.rows : 1;
+    run(
+        h,
+        [&](const tigon::context& ctx) {
+          return tigon::workspace::bytes_for<A>(losses) +
+                 tigon::cross_entropy_divergence_workspace<tigon::default_backend, T>(logits.rows, logits.cols, ctx);
+        },
+        [&](tigon::context& ctx) {
+          tigon::workspace::frame frame(ctx.workspace());
+          const std::span<A> to = loss.data != nullptr ? view<A>(loss) : std::span(frame.take<A>(losses), losses);
           const auto z = view<const T>(logits), p = view<const T>(teacher);
+          const auto dz = view<T>(dlogits);
           const auto labels = view<const std::int64_t>(target);
           if constexpr (std::is_same_v<Op, tigon::op::cross_entropy_tvd>)
-            tigon::cross_entropy_tvd_forward(z, labels, p, losses, dlogits, opt, view<const A>(weight), ctx);
+            tigon::cross_entropy_tvd_forward(z, labels, p, {to, view<A>(ce), view<A>(divergence)}, dz, opt,
+                                             view<const A>(weight), ctx);
           else
-            tigon::cross_entropy_jsd_forward(z, labels, p, losses, dlogits, opt, view<const A>(weight), ctx);
+            tigon::cross_entropy_jsd_forward(z, labels, p, {to, view<A>(ce), view<A>(divergence)}, dz, opt,
+                                             view<const A>(weight), ctx);
+          if (dz.data != nullptr) tigon::cross_entropy_backward(dz, view<const A>(upstream), dz, ctx);
         });
-      });
+  });
 }
 /// The last number says whether the parts are wanted, which their memory says, too.
 template <class Op>
@@ -92,30 +97,18 @@ void cross_entropy_divergence(const host& h, matrix logits, id_vector target, ma
                               vector loss, vector ce, vector divergence, std::int64_t ignore_index, int reduction,
                               double smoothing, double z_loss, double weight_ce, double weight_divergence,
                               double temperature, double beta, int) {
-  with_type<Op>(Op::name.data(), logits.of, [&]<class T>() {
-    using A = tigon::accumulator_t<T>;
-    with_divergence<Op, T>(h, logits, target, teacher, weight, [&](tigon::context&, auto forward) {
-      forward({view<A>(loss), view<A>(ce), view<A>(divergence)}, tigon::matrix_view<T>{},
-              options(ignore_index, reduction, smoothing, z_loss, weight_ce, weight_divergence, temperature, beta));
-    });
-  });
+  with_divergence<Op>(
+      h, logits, target, teacher, weight, loss, ce, divergence, {}, {},
+      options(ignore_index, reduction, smoothing, z_loss, weight_ce, weight_divergence, temperature, beta));
 }
-/// Of the logits, times the upstream gradient.
 template <class Op>
 void cross_entropy_divergence_backward(const host& h, vector upstream, matrix logits, id_vector target, matrix teacher,
                                        vector weight, matrix dlogits, std::int64_t ignore_index, int reduction,
                                        double smoothing, double z_loss, double weight_ce, double weight_divergence,
                                        double temperature, double beta, int) {
-  with_type<Op>(Op::name.data(), logits.of, [&]<class T>() {
-    using A = tigon::accumulator_t<T>;
-    with_divergence<Op, T>(h, logits, target, teacher, weight, [&](tigon::context& ctx, auto forward) {
-      tigon::workspace::frame frame(ctx.workspace());
-      const std::size_t losses = reduction == static_cast<int>(tigon::reduction::none) ? logits.rows : 1;
-      forward({{frame.template take<A>(losses), losses}}, view<T>(dlogits),
-              options(ignore_index, reduction, smoothing, z_loss, weight_ce, weight_divergence, temperature, beta));
-      tigon::cross_entropy_backward(view<const T>(dlogits), view<const A>(upstream), view<T>(dlogits), ctx);
-    });
-  });
+  with_divergence<Op>(
+      h, logits, target, teacher, weight, {}, {}, {}, upstream, dlogits,
+      options(ignore_index, reduction, smoothing, z_loss, weight_ce, weight_divergence, temperature, beta));
 }
 
 /// ids of `batch` sequences, and a row of logits for each id, or one more for each sequence.
