@@ -143,7 +143,11 @@ TIGON_INLINE sigmoids<vec<E, A>> gate_sigmoid(vec<E, A> x) {
   using V = vec<E, A>;
   using c = detail::constants<A>;
   constexpr bool full = Bits >= 24;
-  if constexpr (detail::looks_up<V>) {
+  if constexpr (!full && detail::has_exp<typename V::lanes>) {
+    const V rest = exp_nonpositive<Bits>(V(-c::gate_shift * std::numbers::ln2_v<A>) - x);
+    const V inverse = detail::gate_of_rest<false>(rest).inverse;
+    return {inverse * V(c::gate_one), rest * inverse};
+  } else if constexpr (detail::looks_up<V>) {
     constexpr A log2e = 32 * c::log2e, low = 32 * detail::log2e_low;
     const V magic(detail::gate_magic<V>), by(log2e), power = fnma(x, by, magic), n = magic - power;
     V rest;
