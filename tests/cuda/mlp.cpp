@@ -101,4 +101,53 @@ TEST(cuda_mlp, shard_by_shard) {
   expect_as_single_numbers<float>({200, 8}, recomputed_both_ways<float>(8, 100, gradient::overwrite));
 }
 
+// On a GPU wide enough for products with the gate in their kernel (backends/cuda/gated_product.hpp), whose last tiles
+// are cut off.
+#if defined(TIGON_TESTS_ON_GPU)
+constexpr std::size_t wide = 8 * 1057;
+#else
+constexpr std::size_t wide = 8 * 5;
+#endif
+TEST(cuda_mlp, with_the_gate_behind_the_sums) {
+  expect_as_single_numbers<bfloat16>({130, 72, 8}, mlp_both_ways<bfloat16>(wide, mlp_options{}, true));
+  const mlp_options scaled{
+      .gate = mlp_gate::geglu, .gate_multiplier = 0.5, .down_multiplier = 2, .dw = gradient::accumulate};
+  expect_as_single_numbers<float16>({257, 40}, mlp_both_ways<float16>(wide, scaled, false));
+  const mlp_options_for<swiglu_options> clamped{.gate = {.limit = 0.7, .up_offset = 1}};
+  expect_as_single_numbers<bfloat16>({128, 64}, mlp_both_ways<bfloat16>(wide, clamped, true));
+  const mlp_options_for<geglu_options> exact{.gate = {.form = gelu_form::erf}};
+  expect_as_single_numbers<bfloat16>({40, 8}, mlp_both_ways<bfloat16>(wide, exact, false));
+}
+#if defined(TIGON_TESTS_ON_GPU)
+// The tests above would pass without these kernels.
+TEST(cuda_mlp, takes_products_that_have_tiles) {
+  if (gpu::limits().capability != 9) GTEST_SKIP() << "a kernel of sm_90a";
+  using T = bfloat16;
+  using gate = tigon::detail::swiglu_program<T, 8>;
+  device_memory::instance().clear();
+  const numbers<T> x(300, 72), w(wide, 72), wd(72, wide), a(300, wide), g(300, wide), u(300, wide), narrow(300, 60, 4);
+  for (const numbers<T>* of : {&x, &w, &wd, &a, &g, &u}) const_cast<numbers<T>*>(of)->fill(1);
+  device_memory::instance().reachable(false);
+  workspace scratch(gpu::memory(nullptr));
+  context ctx(serial(), scratch, gpu::queue(nullptr));
+  const auto queued = [&](matrix_view<const T> from, std::size_t n) {
+    const auto all = [n](const numbers<T>& m) { return m.matrix().cols_from(0, n); };
+    const auto rows = w.matrix().rows_from(0, n).cols_from(0, from.cols);
+    gpu::gated_sums<T, gate> sums{from, rows, rows, {all(a), all(g), all(u)}, nullptr, nullptr, 1, {}};
+    const bool taken = gpu::queue_tensor_product(ctx, sums);
+    ctx.wait();
+    return taken;
+  };
+  EXPECT_TRUE(queued(x.matrix(), wide));
+  EXPECT_TRUE(queued(narrow.matrix(), wide));
+  EXPECT_FALSE(queued(x.matrix().cols_from(1, 64), wide)) << "x begins at no multiple of 16 bytes";
+  EXPECT_FALSE(queued(x.matrix(), wide - 1)) << "a row ends within what a thread stores";
+  EXPECT_FALSE(queued(x.matrix(), 128)) << "one tile";
+  gpu::gate_gradients<T, gate> gradients{x.matrix(), wd.matrix(), {{}, g.matrix(), u.matrix()}, 1, {}};
+  EXPECT_TRUE(gpu::queue_tensor_product(ctx, gradients));
+  ctx.wait();
+  device_memory::instance().reachable(true);
+}
+#endif
+
 }  // namespace

@@ -42,12 +42,12 @@ struct cuda : generic {
               op::fused_linear_kto, op::fused_linear_orpo, op::fused_linear_preference,
               op::fused_linear_scaled_cross_entropy, op::fused_linear_simpo, op::fused_linear_unpaired_preference,
               op::gemm, op::group_norm, op::grpo_loss, op::jsd, op::kl_div, op::llama4_rope, op::mhc_coeffs,
-              op::mhc_post_res, op::mhc_pre, op::modulated_rms_norm, op::poly_norm, op::qk_norm_rope, op::qwen2vl_mrope,
-              op::rms_norm, op::rope, op::selective_log_softmax, op::selective_logprob, op::softmax, op::sparsemax,
-              op::tvd, op::vocab_parallel_cross_entropy, op::vocab_parallel_fused_linear_cross_entropy,
+              op::mhc_post_res, op::mhc_pre, op::mlp, op::modulated_rms_norm, op::poly_norm, op::qk_norm_rope,
+              op::qwen2vl_mrope, op::rms_norm, op::rope, op::selective_log_softmax, op::selective_logprob, op::softmax,
+              op::sparsemax, op::tvd, op::vocab_parallel_cross_entropy, op::vocab_parallel_fused_linear_cross_entropy,
               op::vocab_parallel_fused_linear_scaled_cross_entropy>;
   /// Operators that are made of row programs and products alone.
-  using shared = op_list<op::fused_add_rms_norm, op::geglu, op::layer_norm, op::mlp, op::relu_squared, op::swiglu,
+  using shared = op_list<op::fused_add_rms_norm, op::geglu, op::layer_norm, op::relu_squared, op::swiglu,
                          op::swiglu_fused, op::tiled_mlp>;
   /// CUDA's default stream, with a growing workspace of the calling thread's own.
   static context& default_context() {
@@ -84,6 +84,7 @@ struct cuda : generic {
 #include <tigon/backends/cuda/fused_linear_cross_entropy.hpp>
 #include <tigon/backends/cuda/fused_linear_kl_div.hpp>
 #include <tigon/backends/cuda/mhc_coeffs.hpp>
+#include <tigon/backends/cuda/mlp.hpp>
 #include <tigon/backends/cuda/scaled_cross_entropy.hpp>
 #include <tigon/backends/cuda/sequences.hpp>
 #include <tigon/backends/cuda/vocab_parallel_fused_linear_cross_entropy.hpp>

@@ -7,7 +7,7 @@
 #ifndef TIGON_BACKENDS_CUDA_LOGITS_HPP
 #define TIGON_BACKENDS_CUDA_LOGITS_HPP
 
-#include <tigon/backends/cuda/runtime.hpp>
+#include <tigon/backends/cuda/limits.hpp>
 #include <tigon/backends/cuda/staged.hpp>
 // Behind them: they say how these are compiled.
 #include <tigon/core/division.hpp>
@@ -167,27 +167,6 @@ __global__ void __launch_bounds__(staged_threads, staged_blocks)
     label = next;
   }
   cluster::sync();  // others may send to this block until here
-}
-
-/// What of a GPU decides how rows are cut; asked once by each thread.
-struct gpu_limits {
-  int multiprocessors = 0, capability = 0, shared_bytes = 0;
-};
-inline const gpu_limits& limits() {
-  constexpr int most = 64;
-  thread_local gpu_limits of_device[most];
-  int device = 0;
-  expect_success(cudaGetDevice(&device), "the device");
-  gpu_limits& of = of_device[device % most];
-  if (of.multiprocessors == 0) {
-    int major = 0;
-    expect_success(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device), "the device");
-    expect_success(cudaDeviceGetAttribute(&of.shared_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device),
-                   "the device");
-    of.capability = major;
-    expect_success(cudaDeviceGetAttribute(&of.multiprocessors, cudaDevAttrMultiProcessorCount, device), "the device");
-  }
-  return of;
 }
 
 /// Most bytes of a part on this GPU.

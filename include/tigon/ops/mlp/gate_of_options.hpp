@@ -61,6 +61,11 @@ struct gate_of_op {
   Options options;
   context& own;
 
+  /// run(program) with the one that the options select for results of type E, if gates_are_programs.
+  template <element E, class Run>
+  void with_program(Run run) const {
+    K::template with_program<R, E>(options, run);
+  }
   void forward(in_matrix<A> g, in_matrix<A> u, matrix_view<A> a) const {
     K::template forward<R, A>(g, u, a, options, own);
   }
@@ -72,7 +77,7 @@ struct gate_of_op {
     if constexpr (std::same_as<T, A>) {  // g and u are where they belong
       forward(of_g, of_u, to.a);
     } else if constexpr (gates_are_programs<R>) {
-      K::template with_program<R, A>(options, [&]<class P>(P program) {
+      with_program<A>([&]<class P>(P program) {
         if (to.g.data == nullptr)
           map_rows<R>(own, program, reads(of_g, of_u), writes(to.a));
         else
@@ -88,7 +93,7 @@ struct gate_of_op {
     if constexpr (std::same_as<T, A>) {
       backward(p, g, u);
     } else if constexpr (gates_are_programs<R>) {
-      K::template with_program<R, A>(options, [&](auto program) {
+      with_program<A>([&](auto program) {
         map_rows<R>(own, program, reads(in_matrix<A>(p), in_matrix<T>(g), in_matrix<T>(u)), writes(g, u));
       });
     } else {

@@ -28,7 +28,7 @@ struct kernel<op::mlp, backends::generic> {
     const auto biases = detail::mlp_biases<T>::template of<row_backend<B>>(frame, w, opt, ctx);
     if (to_save.data != nullptr) {
       const auto to = detail::mlp_values<T>::of(to_save);
-      activate<B>(x, w, biases, to, opt, ctx);
+      kernel_for<op::mlp, B>::template activate<B>(x, w, biases, to, opt, ctx);
       product<B>(to.a, w.down, y, down, ctx, biases.down);
       return;
     }
@@ -36,7 +36,8 @@ struct kernel<op::mlp, backends::generic> {
     T* memory = frame.template take<T>(chunk * n);
     for (std::size_t begin = 0; begin < x.rows; begin += chunk) {
       const matrix_view<T> a(memory, std::min(chunk, x.rows - begin), n);
-      activate<B>(x.rows_from(begin, a.rows), w, biases, detail::mlp_values<T>{a, {}, {}}, opt, ctx);
+      kernel_for<op::mlp, B>::template activate<B>(x.rows_from(begin, a.rows), w, biases,
+                                                   detail::mlp_values<T>{a, {}, {}}, opt, ctx);
       product<B>(a, w.down, y.rows_from(begin, a.rows), down, ctx, biases.down);
     }
   }
@@ -52,7 +53,8 @@ struct kernel<op::mlp, backends::generic> {
     const auto values = detail::mlp_values<T>::of(saved_values);
     if (recompute) {
       workspace::frame of_biases(ctx.workspace());
-      activate<B>(x, w, detail::mlp_biases<T>::template of<row_backend<B>>(of_biases, w, opt, ctx), values, opt, ctx);
+      kernel_for<op::mlp, B>::template activate<B>(
+          x, w, detail::mlp_biases<T>::template of<row_backend<B>>(of_biases, w, opt, ctx), values, opt, ctx);
     }
 
     // dw = out^T in, or its transpose.
@@ -74,7 +76,8 @@ struct kernel<op::mlp, backends::generic> {
     mlp_weights<G> before = dw;  // of the gate
     before.down = {}, before.down_bias = {};
     if (dx.data == nullptr && !before.any()) return;
-    differentiate<B>(dy, w.down, values, opt, ctx);  // g and u become dg and du; a is gone
+    kernel_for<op::mlp, B>::template differentiate<B>(dy, w.down, values, opt,
+                                                      ctx);  // g and u become dg and du; a is gone
     weight_gradient(values.g, x, dw.gate, opt.gate_multiplier);
     weight_gradient(values.u, x, dw.up, 1);
     bias_gradient(values.g, dw.gate_bias, opt.gate_multiplier);
