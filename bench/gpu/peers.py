@@ -75,24 +75,42 @@ class Bench:
         torch.cuda.synchronize()
         return result
 
-    def median_ms(self, f, graph=True, repeats=25):
+    def recorded(self, f, graph):
+        """What runs it: a graph, unless that is not wanted."""
         for _ in range(3):
             self.once(f)
-        run = f
-        if graph:
-            recorded = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(recorded, stream=self.stream):
-                kept = f()  # noqa: F841
-            run = recorded.replay
-        events = []
+        if not graph:
+            return f
+        of = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(of, stream=self.stream):
+            kept = f()
+        return lambda: (of.replay(), kept)
+
+    def turns_ms(self, functions, graph=True, repeats=25):
+        """Medians of tigon's function and of peers, which run by turns, so that all of them meet the same clock: products bring
+        a GPU to its limit of power. None for None, and for a peer that does not run here."""
+        own, *peers = functions
+        runs = [self.recorded(own, graph)]
+        for peer in peers:
+            try:
+                runs.append(peer and self.recorded(peer, graph))
+            except Exception as error:
+                print("   peer:", repr(error)[:160], flush=True)
+                runs.append(None)
+        events = [[] for _ in runs]
         with torch.cuda.stream(self.stream):
             for _ in range(repeats):
-                self.flush.zero_()
-                begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-                begin.record(), run(), end.record()
-                events.append((begin, end))
+                for run, of in zip(runs, events):
+                    if run:
+                        self.flush.zero_()
+                        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+                        begin.record(), run(), end.record()
+                        of.append((begin, end))
         torch.cuda.synchronize()
-        return statistics.median(begin.elapsed_time(end) for begin, end in events)
+        return [statistics.median(begin.elapsed_time(end) for begin, end in of) if of else None for of in events]
+
+    def median_ms(self, f, graph=True, repeats=25):
+        return self.turns_ms([f], graph, repeats)[0]
 
     def print_kernels(self, name, f):
         """Microseconds of every kernel of a call, L2 flushed before it."""
@@ -124,24 +142,19 @@ class Bench:
         self.rows.append(row)
         print("  ".join(f"{k} {v}" if k not in ("operator", "pass", "shape") else f"{v:14s}" for k, v in row.items() if v), flush=True)
 
-    def peer_ms(self, function, leaves, graph=True):
-        """Forward and backward of a function of PyTorch."""
-        forward = self.median_ms(function, graph)
-        outputs = self.once(function)
-        outputs = [y for y in (outputs if isinstance(outputs, (tuple, list)) else (outputs,)) if y is not None and y.requires_grad]
-        upstream = [torch.randn_like(y) for y in outputs]
-        backward = self.median_ms(lambda: torch.autograd.grad(outputs, leaves, upstream, retain_graph=True), graph)
-        return forward, backward
-
-    def peers(self, liger, compiled, leaves):
-        results = []
-        for function in (liger, compiled and torch.compile(compiled, dynamic=False, fullgraph=True)):
-            try:
-                results.append(self.peer_ms(lambda: function(*leaves), leaves) if function else (None, None))
-            except Exception as error:  # a peer that does not run here is left out
-                print("   peer:", repr(error)[:160], flush=True)
-                results.append((None, None))
-        return results
+    def passes(self, function, leaves):
+        """Forward and backward of a function of PyTorch, to be run; None where a peer does not run here."""
+        forward = lambda: function(*leaves)
+        try:
+            outputs = self.once(forward)
+            outputs = [y for y in (outputs if isinstance(outputs, (tuple, list)) else (outputs,)) if y is not None and y.requires_grad]
+            upstream = [torch.randn_like(y) for y in outputs]
+            backward = lambda: torch.autograd.grad(outputs, leaves, upstream, retain_graph=True)
+            self.once(backward)
+            return forward, backward
+        except Exception as error:
+            print("   peer:", repr(error)[:160], flush=True)
+            return None, None
 
 
 def error(result, reference):
@@ -167,9 +180,11 @@ def both_passes(bench, op, shape, bytes_of, forward, backward, liger, compiled, 
     if bench.profile:
         bench.print_kernels(f"{op} {shape} forward", forward), bench.print_kernels(f"{op} {shape} backward", backward)
         return
-    (lf, lb), (cf, cb) = bench.peers(liger, compiled, leaves)
-    bench.report(op, "forward", shape, bytes_of[0], bench.median_ms(forward), lf, cf, bars and bars[0], " ".join(errors[0]))
-    bench.report(op, "backward", shape, bytes_of[1], bench.median_ms(backward), lb, cb, bars and bars[1], " ".join(errors[1]))
+    compiled = compiled and torch.compile(compiled, dynamic=False, fullgraph=True)
+    peers = [bench.passes(function, leaves) if function else (None, None) for function in (liger, compiled)]
+    for k, (mode, own) in enumerate((("forward", forward), ("backward", backward))):
+        times = bench.turns_ms([own, *(of[k] for of in peers)])
+        bench.report(op, mode, shape, bytes_of[k], *times, bars and bars[k], " ".join(errors[k]))
 
 
 def copy(bench):
@@ -345,13 +360,10 @@ def cross_entropy(bench):
         del first, z64, in_place
         peer = z.clone().requires_grad_()
         with torch.no_grad():
-            try:
-                liger = bench.median_ms(lambda: LigerCrossEntropyFunction.apply(peer, target, None, -100, 0.0, 0.0, "mean", None, False), graph=False)
-            except Exception as problem:
-                print("   peer:", repr(problem)[:160], flush=True)
-                liger = None
+            liger = lambda: LigerCrossEntropyFunction.apply(peer, target, None, -100, 0.0, 0.0, "mean", None, False)
+            times = bench.turns_ms([forward, liger], graph=False, repeats=15)
         del peer
-        bench.report("cross_entropy", "both", f"{rows} x {vocab}", 4 * rows * vocab, bench.median_ms(forward, repeats=15), liger, None, bar, " ".join(errors))
+        bench.report("cross_entropy", "both", f"{rows} x {vocab}", 4 * rows * vocab, *times, None, bar, " ".join(errors))
         del z, dz
 
 
@@ -377,12 +389,9 @@ def fused_linear_cross_entropy(bench):
                 reference = F.cross_entropy(x64 @ w64.T, target)
                 reference.backward()
                 errors = f"{abs(loss.item() / reference.item() - 1):.0e} {error(dx, x64.grad)} {error(dw, w64.grad)}"
-            liger = None
-            if chunk == 0:
-                a, b = x.clone().requires_grad_(), w.clone().requires_grad_()
-                liger = bench.median_ms(lambda: LigerFusedLinearCrossEntropyFunction.apply(a, b, target), graph=False, repeats=5)
-                del a, b
-            ms = bench.median_ms(forward, repeats=7, graph=False)
+            a, b = x.clone().requires_grad_(), w.clone().requires_grad_()
+            liger = (lambda: LigerFusedLinearCrossEntropyFunction.apply(a, b, target)) if chunk == 0 else None
+            ms, liger = bench.turns_ms([forward, liger], graph=False, repeats=7)
             bench.report("fused_linear_cross_entropy", "both", f"{rows} x {hidden} x {vocab}, {chunk or 'default'}", None, ms, liger, None, bar,
                          f"{6 * rows * hidden * vocab / ms / 1e9:.0f} TFLOP/s {errors}")
         del x, w, dx, dw

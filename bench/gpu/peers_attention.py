@@ -73,26 +73,21 @@ def attention(bench):
         bench.once(forward), bench.once(backward)
         same = "".join(c if torch.equal(x, y) else "-" for c, x, y in zip("oqkv", first, (o, dq, dk, dv)))
         del expected, first
-        (cudnn_f, cudnn_b), (flash_f, flash_b) = (None, None), (None, None)
+        peers = [(None, None), (None, None)]  # in the columns of Liger and torch.compile: cuDNN and flash attention of PyTorch
         if bars or (m == n and not left and not with_sinks and dtype != F32 and m > 1000):
             leaves = [t.transpose(1, 2).detach().requires_grad_() for t in (q, k, v)]
-            for backend in (SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION):
-                def peer():
+
+            def attention_by(backend):
+                def run(*leaves):
                     with sdpa_kernel(backend):
                         return F.scaled_dot_product_attention(*leaves, is_causal=True, enable_gqa=True)
-                try:
-                    times = bench.peer_ms(peer, leaves)
-                except Exception as problem:
-                    print("   peer:", repr(problem)[:160], flush=True)
-                    times = (None, None)
-                if backend == SDPBackend.CUDNN_ATTENTION:
-                    cudnn_f, cudnn_b = times
-                else:
-                    flash_f, flash_b = times
-        # In the columns of Liger and torch.compile: cuDNN and flash attention of PyTorch.
-        bench.report("attention", "forward", shape, None, bench.median_ms(forward), cudnn_f, flash_f, bars and bars[0], " ".join(errors[:2]))
-        bench.report("attention", "backward", shape, None, bench.median_ms(backward), cudnn_b, flash_b, bars and bars[1],
-                     " ".join(errors[2:]) + " same bits " + same)
+
+                return bench.passes(run, leaves)
+
+            peers = [attention_by(backend) for backend in (SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION)]
+        for mode, own, which, error in (("forward", forward, 0, " ".join(errors[:2])),
+                                    ("backward", backward, 1, " ".join(errors[2:]) + " same bits " + same)):
+            bench.report("attention", mode, shape, None, *bench.turns_ms([own, *(of[which] for of in peers)]), bars and bars[which], error)
 
 
 OPERATORS = [attention]

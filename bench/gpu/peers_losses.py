@@ -26,23 +26,21 @@ def checked_twice(bench, call, *results):
     assert all(torch.equal(a, b) for a, b in zip(first, results)), "another result in the second run"
 
 
-def liger_ms(bench, function, *leaves):
-    """Forward and backward of a loss, which Liger's backward only multiplies."""
-    if bench.profile:
-        return None
-    try:
+def both_of(function, *leaves):
+    """Forward and backward of a loss, which Liger's backward only multiplies, to be run."""
+
+    def run():
         with torch.enable_grad():
-            return bench.median_ms(lambda: torch.autograd.grad(function(*leaves), leaves), graph=False, repeats=5)
-    except Exception as problem:
-        print("   peer:", repr(problem)[:200], flush=True)
-        return None
+            return torch.autograd.grad(function(*leaves), leaves)
+
+    return run
 
 
 def report(bench, op, shape, hidden, vocab, products, call, liger, bar, errors):
     """shape: of the rows of the layer's input."""
     if bench.profile:
         return bench.print_kernels(" ".join((op, *map(str, shape))), call)
-    ms = bench.median_ms(call, graph=False, repeats=7)
+    ms, liger = bench.turns_ms([call, liger], graph=False, repeats=7)
     rows = math.prod(shape)
     bench.report(op, "both", " x ".join(map(str, (*shape, hidden, vocab))), None, ms, liger, None, bar,
                  f"{2 * products * rows * hidden * vocab / ms / 1e9:.0f} TFLOP/s {errors}")
@@ -109,7 +107,7 @@ def fused_linear_jsd(bench):
             del x64, w64, q, p, m
         from liger_kernel.transformers.functional import liger_fused_linear_jsd
 
-        peer = liger_ms(bench, lambda a, b: liger_fused_linear_jsd(a, b, tx, tw), *leaves_of(x, w))
+        peer = both_of(lambda a, b: liger_fused_linear_jsd(a, b, tx, tw), *leaves_of(x, w))
         report(bench, "fused_linear_jsd", (rows,), hidden, vocab, 4, call, peer, bar, errors)
         torch.cuda.empty_cache()
 
@@ -132,7 +130,7 @@ def fused_linear_kl_div(bench):
             del x64, w64
         from liger_kernel.transformers.functional import liger_fused_linear_kl_div
 
-        peer = liger_ms(bench, lambda a, b: liger_fused_linear_kl_div(a, b, teacher), *leaves_of(x, w))
+        peer = both_of(lambda a, b: liger_fused_linear_kl_div(a, b, teacher), *leaves_of(x, w))
         report(bench, "fused_linear_kl_div", (rows,), hidden, vocab, 3, call, peer, bar, errors)
         del teacher
         torch.cuda.empty_cache()
@@ -196,7 +194,7 @@ def sequences(bench, op):
                 f = liger.LigerFusedLinearKTOLoss(use_ref_model=True)
                 peer = lambda a, b: f(a.view(shape), b, target, preference_labels=desirable.bool(), ref_input=rx.view(shape),
                                       ref_weight=rw, kl=kl)[0]
-            peer = liger_ms(bench, peer, *leaves_of(x, w))
+            peer = both_of(peer, *leaves_of(x, w))
         report(bench, f"fused_linear_{op}", (count, length), hidden, vocab, 3 if op == "orpo" else 4, call, peer,
                bars[op] if length == 512 else None, errors)
         torch.cuda.empty_cache()

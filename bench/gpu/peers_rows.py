@@ -131,11 +131,11 @@ def divergences(bench):
         def run():
             return torch.autograd.grad(function(leaf), leaf)
 
-        try:
-            return bench.median_ms(run, graph=False)
-        except Exception as problem:  # a peer that does not run here is left out
-            print("   peer:", repr(problem)[:160], flush=True)
-            return None
+        return run
+
+    def report(op, run, bar, error, liger, compiled=None):
+        times = bench.turns_ms([run, liger, compiled], graph=False)
+        bench.report(op, "with gradient", f"{rows} x {vocab}", 3 * size, *times, bar, error)
 
     few = slice(0, 64)
 
@@ -150,14 +150,12 @@ def divergences(bench):
 
     run = lambda: doors.jsd_forward(x, t, loss, dx, rows, vocab)
     bench.once(run)
-    error_of_jsd = check(jsd)
-    bench.report("jsd", "with gradient", f"{rows} x {vocab}", 3 * size, bench.median_ms(run), gradient(lambda leaf: liger.liger_jsd(leaf, t)),
-                 gradient(torch.compile(lambda leaf: jsd(leaf.float(), t.float()).sum() / rows)), 1.4, error_of_jsd)
+    report("jsd", run, 1.4, check(jsd), gradient(lambda leaf: liger.liger_jsd(leaf, t)),
+           gradient(torch.compile(lambda leaf: jsd(leaf.float(), t.float()).sum() / rows)))
     p, q = x.exp(), t.exp()
     run = lambda: doors.tvd_forward(p, q, loss, dx, rows, vocab)
     bench.once(run)
-    bench.report("tvd", "with gradient", f"{rows} x {vocab}", 3 * size, bench.median_ms(run),
-                 gradient(lambda leaf: liger.liger_tvd(leaf, q, reduction="batchmean")), None, 0.77)
+    report("tvd", run, 0.77, "", gradient(lambda leaf: liger.liger_tvd(leaf, q, reduction="batchmean")))
     z, target = random(rows, vocab), torch.randint(0, vocab, (rows,), device=DEVICE)
 
     def with_labels(distance, teacher):  # of rows
@@ -169,8 +167,7 @@ def divergences(bench):
         of_rows = with_labels(distance, teacher)
         z64 = z[few].double().requires_grad_()
         (of_rows(z64, target[few]) / rows).backward()
-        bench.report(name, "with gradient", f"{rows} x {vocab}", 3 * size, bench.median_ms(run), None,
-                     gradient(torch.compile(lambda leaf: of_rows(leaf.float(), target) / rows), z), None, error(dx[few], z64.grad))
+        report(name, run, None, error(dx[few], z64.grad), None, gradient(torch.compile(lambda leaf: of_rows(leaf.float(), target) / rows), z))
         del z64
     del z
     both = (lambda: doors.kl_div_forward(x, t, loss, rows, vocab)), (lambda: doors.kl_div_backward(t, upstream, dx, rows, vocab))
@@ -225,8 +222,8 @@ def rotations(bench):
         reference = torch.view_as_real(torch.view_as_complex(q.double().view(b, s, h, d // 2, 2)) * turn).flatten(-2)
         errors = [error(yq, reference)]
         complex_freqs = torch.view_as_complex(freqs.view(s, d // 2, 2))
-        liger_ms, _ = bench.peers(lambda q, k: LigerLlama4RopeFunction.apply(q, k, complex_freqs), None, leaves_of(q, k))[0]
-        bench.report("llama4_rope", "forward", shape, moved, bench.median_ms(forward), liger_ms, None, bars and bars[0], errors[0])
+        peer, _ = bench.passes(lambda q, k: LigerLlama4RopeFunction.apply(q, k, complex_freqs), leaves_of(q, k))
+        bench.report("llama4_rope", "forward", shape, moved, *bench.turns_ms([forward, peer]), None, bars and bars[0], errors[0])
 
         angles3 = random(3, b, s, d // 2)
         cos3, sin3 = angles3.cos(), angles3.sin()
@@ -236,11 +233,11 @@ def rotations(bench):
         pick = lambda t: torch.cat([part[i] for i, part in enumerate(t.double().split(sections, -1))], -1)[:, :, None]
         errors = error(yq, halves(q.double(), pick(cos3), pick(sin3)))
         wide = [torch.cat((t, t), -1) for t in (cos3, sin3)]
-        liger_ms, _ = bench.peers(lambda q, k: liger.liger_qwen2vl_mrope(q, k, *wide, sections), None,
-                                  leaves_of(q.transpose(1, 2), k.transpose(1, 2)))[0]
+        peer, _ = bench.passes(lambda q, k: liger.liger_qwen2vl_mrope(q, k, *wide, sections),
+                               leaves_of(q.transpose(1, 2), k.transpose(1, 2)))
         bench.report("qwen2vl_mrope", "forward", shape, moved, bench.median_ms(forward), None, None, None, errors)
         forward = lambda: doors.qwen2vl_mrope_forward(*in_place, cos3, sin3, *in_place, *sizes)
-        bench.report("qwen2vl_mrope in place", "forward", shape, moved, bench.median_ms(forward), liger_ms, None, bars and bars[0])
+        bench.report("qwen2vl_mrope in place", "forward", shape, moved, *bench.turns_ms([forward, peer]), None, bars and bars[0])
 
         wq, wk, dyq, dyk = random(d), random(d), random(b, s, h, d), random(b, s, kv, d)
         dq, dk, dwq, dwk = empties(q, k, wq, wk)
