@@ -191,10 +191,13 @@ struct declared_map {
       return [&]<std::size_t... r>(std::index_sequence<r...>)
                  TIGON_LAMBDA { return std::array{of(r)...}; }(std::make_index_sequence<R>{});
     };
-    const auto of_rows = each_row([&](std::size_t r) TIGON_LAMBDA { return f(i + r, values(r)); });
-    if constexpr (requires { of_rows[0].skipped(); })
-      for (const auto& of_row : of_rows)
-        if (of_row.skipped()) return false;
+    const auto of_row = [&](std::size_t r) TIGON_LAMBDA { return f(i + r, values(r)); };
+    if constexpr (requires { of_row(0).skipped(); }) {
+      bool skipped = false;
+      unrolled<R>([&](auto r) TIGON_LAMBDA { skipped = skipped || of_row(r).skipped(); });
+      if (skipped) return false;
+    }
+    auto of_rows = each_row(of_row);  // not const: g++ would keep it in memory, the program once for each row
     const auto to = each_row([&](std::size_t r) TIGON_LAMBDA { return sink(std::get<0>(out.y), {i + r, 0}); });
     const auto from = each_row([&](std::size_t r) TIGON_LAMBDA {
       const place at{i + r, 0, matrices_of<X...>, ahead};
