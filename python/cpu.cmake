@@ -37,7 +37,7 @@ set(table HEADER csrc/kernels.hpp TABLE tigon_torch::kernel_table)
 tigon_multi_arch(row_kernels SOURCES ${row_sources} ${table} SETS ${row_sets} LIBRARIES TIGON_TORCH_ROWS)
 tigon_multi_arch(f32_kernels SOURCES ${product_sources} ${table} SETS ${row_sets}
   LIBRARIES TIGON_TORCH_PRODUCTS TIGON_TORCH_F32)
-tigon_multi_arch(bf16_kernels SOURCES ${product_sources} ${table} SETS ${TIGON_TORCH_SETS}
+tigon_multi_arch(bf16_kernels SOURCES ${product_sources} csrc/integers.cpp ${table} SETS ${TIGON_TORCH_SETS}
   LIBRARIES TIGON_TORCH_PRODUCTS TIGON_TORCH_BF16)
 # f16, for CPUs that convert it; what is not here is computed in f32.
 tigon_multi_arch(f16_kernels SOURCES csrc/entry.cpp csrc/norms.cpp csrc/gates.cpp csrc/attention.cpp

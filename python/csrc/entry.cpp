@@ -34,6 +34,9 @@ extern "C" const tigon_torch::kernel_table* TIGON_MULTI_ARCH_ENTRY() {
     t.products = attention_group();
     declare(family::cross_entropies, declared_cross_entropies());
 #endif
+#if TIGON_TORCH_BF16
+    t.integers = integer_group();
+#endif
 #if !TIGON_TORCH_PRODUCTS && !TIGON_TORCH_F16
     t.losses = losses(), t.optimizers = optimizers();
     declare(family::activations, declared_activations());

@@ -10,6 +10,7 @@ const norm_kernels* norms();
 const gate_kernels* gates();
 const rotary_kernels* rotary();
 const attention_kernels* attention_group();
+const integer_kernels* integer_group();
 const loss_kernels* losses();
 const preference_kernels* preferences();
 const optimizer_kernels* optimizers();

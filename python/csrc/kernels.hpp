@@ -133,6 +133,17 @@ struct attention_kernels {
   void (*linear_backward)(const host&, matrix dy, matrix x, matrix w, matrix dx, matrix dw);
 };
 
+/// Row by row, of 8 bits, of 8 without a sign, or of 32.
+struct integers {
+  void* data = nullptr;
+  std::size_t rows = 0, cols = 0, stride = 0;
+};
+struct integer_kernels {
+  void (*matmul_int8_int2)(const host&, integers a, integers packed, integers c);
+  void (*pack_weights)(const host&, integers w, integers packed);
+  void (*unpack_weights)(const host&, integers packed, integers w);
+};
+
 struct linear_layer {
   matrix x, w;
   vector bias;
@@ -258,6 +269,7 @@ struct kernel_table {
   const gate_kernels* gates;
   const rotary_kernels* rotary;
   const attention_kernels* products;
+  const integer_kernels* integers;  ///< beside bf16, whose instruction sets are the most
   const loss_kernels* losses;
   const preference_kernels* preferences;
   const optimizer_kernels* optimizers;

@@ -1,4 +1,4 @@
-// The operators that are made of matrix products: attention, linear layers.
+// The operators that are made of matrix products: attention, linear layers, bytes times weights of two bits.
 #include <limits>
 
 #include "layers.hpp"
@@ -128,6 +128,37 @@ two linear_backward(Tensor dy, Tensor x, Tensor w, bool need_dx, bool need_dw) {
   return {dx, dw};
 }
 
+const integer_kernels& integers_for(const char* op) { return *table(op, type::bf16).integers; }
+
+Tensor matmul_int8_int2(Tensor a, Tensor packed) {
+  const char* op = "matmul_int8_int2";
+  expect_dims(op, "packed", packed, 2);
+  const integers in_a = integers_of(op, "a", a, ScalarType::Char),
+                 w = integers_of(op, "packed", packed, ScalarType::Byte);
+  Tensor c = make(a, with_columns(a, packed.size(1)), ScalarType::Int);
+  integers_for(op).matmul_int8_int2(call(a), in_a, w, integers_of(c));
+  return c;
+}
+
+Tensor pack_weights(Tensor weight) {
+  const char* op = "pack_weights";
+  expect_dims(op, "weight", weight, 2);
+  const integers w = integers_of(op, "weight", weight, ScalarType::Char);
+  Tensor packed = make(weight, {(weight.size(0) + 3) / 4, weight.size(1)}, ScalarType::Byte);
+  integers_for(op).pack_weights(call(weight), w, integers_of(packed));
+  return packed;
+}
+
+Tensor unpack_weights(Tensor packed, int64_t rows) {
+  const char* op = "unpack_weights";
+  expect_dims(op, "packed", packed, 2);
+  if (rows < 0) fail(op, "rows is " + std::to_string(rows) + "; expected at least 0");
+  const integers from = integers_of(op, "packed", packed, ScalarType::Byte);
+  Tensor w = make(packed, {rows, packed.size(1)}, ScalarType::Char);
+  integers_for(op).unpack_weights(call(packed), from, integers_of(w));
+  return w;
+}
+
 }  // namespace
 }  // namespace tigon_torch
 
@@ -143,6 +174,9 @@ STABLE_TORCH_LIBRARY_FRAGMENT(tigon, m) {
       " -> (Tensor, Tensor, Tensor, Tensor)");
   m.def("linear(Tensor x, Tensor weight, Tensor? bias) -> Tensor");
   m.def("linear_backward(Tensor dy, Tensor x, Tensor weight, bool need_dx, bool need_dw) -> (Tensor, Tensor)");
+  m.def("matmul_int8_int2(Tensor a, Tensor packed) -> Tensor");
+  m.def("pack_weights(Tensor weight) -> Tensor");
+  m.def("unpack_weights(Tensor packed, int rows) -> Tensor");
 }
 
 STABLE_TORCH_LIBRARY_IMPL(tigon, CPU, m) {
@@ -151,4 +185,7 @@ STABLE_TORCH_LIBRARY_IMPL(tigon, CPU, m) {
   m.impl("attention_backward", TORCH_BOX(&attention_backward));
   m.impl("linear", TORCH_BOX(&linear));
   m.impl("linear_backward", TORCH_BOX(&linear_backward));
+  m.impl("matmul_int8_int2", TORCH_BOX(&matmul_int8_int2));
+  m.impl("pack_weights", TORCH_BOX(&pack_weights));
+  m.impl("unpack_weights", TORCH_BOX(&unpack_weights));
 }

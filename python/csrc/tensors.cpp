@@ -57,6 +57,21 @@ matrix rows_of(const char* op, const char* name, Tensor& t) {
 }
 matrix rows_of(const Tensor& made) { return as_matrix(type_of("tigon", "result", made), made); }
 
+integers integers_of(const Tensor& t) {
+  int64_t rows = 1;  // also without columns
+  for (const int64_t n : leading(t)) rows *= n;
+  const int64_t cols = t.size(t.dim() - 1);
+  return {t.data_ptr(), size(rows), size(cols), size(t.numel() == 0 ? cols : row_stride(t))};
+}
+integers integers_of(const char* op, const char* name, Tensor& t, ScalarType of) {
+  if (t.scalar_type() != of)
+    fail(op, std::string(name) + " is of " + name_of(t.scalar_type()) + "; expected " + name_of(of));
+  expect_here(op, name, t);
+  if (t.dim() == 0) fail(op, std::string(name) + " is a number; expected at least one dimension");
+  if (t.numel() != 0 && row_stride(t) < 0) t = torch::stable::contiguous(t);
+  return integers_of(t);
+}
+
 ScalarType type_of_parameters(const Tensor& x, const maybe& w, const maybe& b) {
   const auto fits = [&](const maybe& t) { return !t || t->scalar_type() == x.scalar_type(); };
   return TIGON_TORCH_CUDA && (w || b) && fits(w) && fits(b) ? x.scalar_type() : wide(x);

@@ -131,6 +131,9 @@ type real_type_of(const char* op, const char* name, const Tensor& t);
 matrix rows_of(const char* op, const char* name, Tensor& t);
 /// Of a tensor that was made here.
 matrix rows_of(const Tensor& made);
+/// The same of integers of this type.
+integers integers_of(const char* op, const char* name, Tensor& t, ScalarType of);
+integers integers_of(const Tensor& made);
 /// The type that kernels take the parameters beside x in: on CUDA that of x, where all that are there have it, and
 /// otherwise that of the sums.
 ScalarType type_of_parameters(const Tensor& x, const maybe& w, const maybe& b = std::nullopt);

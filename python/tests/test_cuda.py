@@ -279,6 +279,7 @@ class TestModelOfAGpu:
     def test_docs_say_which_functions_have_kernels(self):
         """The table of docs/torch_cuda.md, beside the operators that the cases of test_ops.py call and those of the
         library."""
+        import test_integers
         import test_ops
 
         rows = re.findall(r"^\| (a kernel|NotImplementedError) \| (.*) \|$", DOCS.read_text(), re.M)
@@ -293,6 +294,7 @@ class TestModelOfAGpu:
                 test_ops.run(case.ours, case.inputs(torch.float32))
             function = max((f for f in functions if name.startswith(f)), key=len)
             needs[function] |= {func.name().partition("::")[2] for func, _, _ in calls.calls}
+        needs |= {name: {name} for name in test_integers.OPERATORS}
         needs["mhc_apply"] = needs["mhc_pre"] | needs["mhc_post_res"]
         needs["mhc_forward"] = needs["mhc_apply"] | needs["mhc_coeffs"]
         assert all(needs.values()), needs

@@ -92,6 +92,19 @@ def test_compiles_without_a_break():
     assert torch.equal(f(x, w), tigon_torch.ops.rms_norm(x, w))
 
 
+def test_products_of_bytes_and_two_bits():
+    """Liger packs in place, rows by quarters as tigon does; the product takes both."""
+    from liger_kernel.ops.experimental.mm_int8int2 import matmul, pack_weights, unpack_weights
+
+    torch.manual_seed(0)
+    a, weight = torch.randint(-128, 128, (5, 24), dtype=torch.int8), torch.randint(-1, 3, (24, 7), dtype=torch.int8)
+    packed = pack_weights(weight.clone())
+    assert torch.equal(packed, tigon_torch.ops.pack_weights(weight))
+    assert torch.equal(unpack_weights(packed), tigon_torch.ops.unpack_weights(packed).int())
+    expected = (a.long() @ weight.long()).int()
+    assert torch.equal(matmul(a, packed), expected) and torch.equal(matmul(a=a, b=packed), expected)
+
+
 def test_another_device_goes_to_liger():
     x = torch.randn(3, 8, device="meta")
     called = []

@@ -32,7 +32,7 @@ from liger_kernel.backends import Capability, register_impl  # noqa: E402
 
 from .. import devices  # noqa: E402
 from . import chunked  # noqa: E402, F401
-from .functions import FUNCTIONS, IMPLEMENTATIONS, log_probs_of_ids  # noqa: E402
+from .functions import FUNCTIONS, IMPLEMENTATIONS, log_probs_of_ids, matmul_of_int2  # noqa: E402
 
 # Who imports classes by name; all of them are loaded, so that none is left with Liger's.
 _HOLDERS = ("liger_kernel.functional", "liger_kernel.transformers", "liger_kernel.transformers.functional",
@@ -95,6 +95,7 @@ def _replacements() -> dict:
     from liger_kernel.chunked_loss import functional as chunked_functional
     from liger_kernel.chunked_loss import fused_linear_ppo
     from liger_kernel.ops import grpo_loss
+    from liger_kernel.ops.experimental import mm_int8int2
 
     made = {}
     for name, (function, operators) in FUNCTIONS.items():
@@ -106,8 +107,10 @@ def _replacements() -> dict:
         for alias, value in vars(chunked_functional).items():
             if alias.startswith("liger_") and getattr(value, "__self__", None) is theirs:
                 made[id(value)] = value, run
-    theirs = grpo_loss.fused_selective_log_softmax
-    made[id(theirs)] = theirs, _or_liger(log_probs_of_ids, ("selective_log_softmax",), theirs)
+    for theirs, function, operator in (
+            (grpo_loss.fused_selective_log_softmax, log_probs_of_ids, "selective_log_softmax"),
+            (mm_int8int2.matmul, matmul_of_int2, "matmul_int8_int2")):
+        made[id(theirs)] = theirs, _or_liger(function, (operator,), theirs)
     return made
 
 

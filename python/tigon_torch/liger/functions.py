@@ -159,6 +159,11 @@ def mhc_post_res(x, f_out, h_post, h_res):
     return ops.mhc_post_res(x, f_out, h_post, h_res)
 
 
+def matmul_of_int2(a, b):
+    """matmul of Liger's mm_int8int2, which has no class of autograd.Function. Packing is PyTorch's code there."""
+    return ops.matmul_int8_int2(a, b)
+
+
 def _four(results, dtype):
     """(loss, z_loss, token_accuracy, predicted_tokens), the first two in this type."""
     results = tuple(results) if isinstance(results, tuple) else (results, None, None, None)
