@@ -59,13 +59,19 @@ CONFIGS = {
 }
 
 
+def with_soft_cap(config) -> None:
+    """Gemma 2's attention with the soft cap, which its sdpa leaves out before transformers 5.21, and refuses after that."""
+    text = config.get_text_config()
+    if getattr(text, "attn_logit_softcapping", None) is not None:
+        text._attn_implementation = "eager"
+
+
 def build(family: str, dtype=torch.float32, seed: int = 0, **changes):
     """A model whose norms and biases are no ones and zeros, in training mode."""
     config = CONFIGS[family]()
     for name, value in changes.items():
         setattr(config, name, value)
-    if OLD and family == "gemma2":
-        config._attn_implementation = "eager"  # its sdpa would leave out the soft cap
+    with_soft_cap(config)
     torch.manual_seed(seed)
     return randomised(transformers.AutoModelForCausalLM.from_config(config), dtype)
 

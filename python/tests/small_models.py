@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import torch
 import transformers
-from conftest import CONFIGS, EXPERTS, OLD, SIZE, VOCAB, batch, randomised
+from conftest import CONFIGS, EXPERTS, OLD, SIZE, VOCAB, batch, randomised, with_soft_cap
 
 # transformers 5.24 reads this field of an output that does not have it, so that no model of Llama 4 with images runs.
 if not hasattr(transformers.modeling_outputs.MoeCausalLMOutputWithPast, "image_outputs"):
@@ -172,6 +172,7 @@ def model_of(kind: str, experts: int | None):
     for name in ("num_experts_per_tok", "moe_topk", "top_k_experts"):
         if experts is not None and hasattr(config.get_text_config(), name):
             setattr(config.get_text_config(), name, experts)
+    with_soft_cap(config)
     if kind in IMAGES:
         return transformers.AutoModelForImageTextToText.from_config(config)
     if kind == "mllama_text_model":
