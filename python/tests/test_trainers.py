@@ -57,7 +57,7 @@ class TestTrainer:
 
 
 def sft(model, tokenizer, folder, data=None, **options):
-    trl = pytest.importorskip("trl")
+    trl = pytest.importorskip("trl", minversion="1.16")
     datasets = pytest.importorskip("datasets")
     from test_trl import text
 
@@ -70,7 +70,7 @@ def sft(model, tokenizer, folder, data=None, **options):
 
 @pytest.fixture(scope="module")
 def tokenizer():
-    pytest.importorskip("trl")
+    pytest.importorskip("trl", minversion="1.16")
     from test_trl import make_tokenizer
 
     return make_tokenizer()
@@ -152,7 +152,7 @@ class TestSFT:
 
 def test_preferences(tokenizer, tmp_path, calls):
     """Model and reference are patched, and the loss is use_in_trl's."""
-    trl = pytest.importorskip("trl")
+    trl = pytest.importorskip("trl", minversion="1.16")
     datasets = pytest.importorskip("datasets")
     from test_trl import PREFERENCES
 
@@ -171,7 +171,7 @@ def test_preferences(tokenizer, tmp_path, calls):
 
 def made(kind, tokenizer, folder, **options):
     """A trainer of TRL whose loss tigon does not have, over the layers of a small model."""
-    trl = pytest.importorskip("trl")
+    trl = pytest.importorskip("trl", minversion="1.16")
     datasets = pytest.importorskip("datasets")
     from test_trl import PREFERENCES
 

@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import tigon_torch
 from tigon_torch import losses
 
-trl = pytest.importorskip("trl")
+trl = pytest.importorskip("trl", minversion="1.16")  # TRL's losses of before are others
 accelerate = pytest.importorskip("accelerate")
 datasets = pytest.importorskip("datasets")
 
@@ -592,6 +592,18 @@ def test_trl_options_without_an_equal(kind, options, says, tokenizer, tmp_path):
     with pytest.raises(ValueError, match=f"Trainer with .*{says}.* keeps TRL's loss"):
         losses.use_in_trl(trainer)
     assert not {"_compute_loss", "get_batch_loss_metrics"} & vars(trainer).keys()
+
+
+def test_trl_of_before(tokenizer, tmp_path, monkeypatch):
+    """One that computes its losses in other ways is named, by both calls, and the trainer keeps its loss."""
+    trainer = trainer_of("dpo", tokenizer, tmp_path, build("llama"))
+    monkeypatch.setattr(losses.trl, "OLDEST", (99, 0))
+    with pytest.raises(ValueError, match=r"use_in_trl: DPOTrainer with TRL [\d.]+, older than 99\.0, which needs Python 3\.11, "
+                                         r"keeps TRL's loss"):
+        losses.use_in_trl(trainer)
+    with pytest.raises(ValueError, match=r"use_in: DPOTrainer with TRL [\d.]+, older than 99\.0, .* keeps its own loss"):
+        tigon_torch.use_in(trainer)
+    assert "_compute_loss" not in vars(trainer) and "forward" not in vars(trainer.model.model.layers[0])
 
 
 def test_trl_options_that_are_not_known(tokenizer, tmp_path):

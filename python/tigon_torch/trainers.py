@@ -100,6 +100,9 @@ def use_in(trainer, **switches) -> Report:
     kind = type(trainer).__name__
     preferences = any(_is_of(trainer, name) for name in losses.trl._TRL)
     others = not sft and not preferences and _is_of(trainer, kind)  # whose loss stays TRL's
+    if sft or preferences:
+        too_old = losses.trl.what_is_too_old()
+        _refuse(trainer, (too_old, too_old))
     if sft:
         _only_the_loss(trainer)
     elif others:

@@ -4,7 +4,9 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import importlib.metadata
 import inspect
+import re
 import types
 
 import torch
@@ -15,6 +17,17 @@ from ..apply.head import head_and_backbone, more_than_its_head, small_batch, und
 from .modules import (
     FusedLinearCPOLoss, FusedLinearDPOLoss, FusedLinearGRPOLoss, FusedLinearJSD, FusedLinearKTOLoss,
     FusedLinearORPOLoss, FusedLinearSimPOLoss, GRPOLoss)
+
+
+OLDEST = (1, 16)  # the TRL whose losses these are
+
+
+def what_is_too_old() -> str | None:
+    """The TRL that is installed, where it computes its losses in other ways than those that are known here, or None."""
+    version = importlib.metadata.version("trl")
+    if tuple(int(part) for part in re.match(r"(\d+)\.(\d+)", version).groups()) >= OLDEST:
+        return None
+    return f"TRL {version}, older than {OLDEST[0]}.{OLDEST[1]}, which needs Python 3.11,"
 
 
 def _hidden(model, inputs: dict) -> tuple[Tensor, nn.Module]:
@@ -492,6 +505,7 @@ def use_in_trl(trainer) -> None:
     name = type(trainer).__name__
     if name not in _TRL or not type(trainer).__module__.startswith("trl."):
         raise ValueError(f"tigon_torch.losses.use_in_trl: expected one of {', '.join(_TRL)}, not a {name}")
+    _refuse(trainer, (what_is_too_old(), what_is_too_old()))
     kind = trainer.accelerator.distributed_type.value
     device = next(trainer.model.parameters()).device.type
     without = [op for op in _OPERATORS.get(name, ("fused_linear_preference",)) if not devices.has_kernel(op, device)]
