@@ -273,6 +273,8 @@ class TestModelOfAGpu:
     ], ids=lambda tests: tests[0])
     def test_an_optimizer_a_model_and_losses(self, tests):
         done = self.run("-m", "pytest", "-q", "-p", "no:cacheprovider", tests[0], "-k", tests[1])
+        if done.returncode == pytest.ExitCode.NO_TESTS_COLLECTED and " skipped" in done.stdout:
+            pytest.skip(f"{tests[0]} is skipped as a whole: it needs a package that is not there")
         assert done.returncode == 0, done.stdout[-3000:]
 
     @pytest.mark.skipif(not DOCS.exists(), reason="away from the repository")

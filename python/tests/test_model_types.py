@@ -147,7 +147,9 @@ def test_what_is_replaced(kind, calls):
     report = tigon_torch.apply(made, linear=False)
     calls.clear()
     step(with_loss(kind, made), batch_of(kind))
-    replaced = set(report.replaced) - {"cross_entropy"}
+    replaced = set(report.replaced)
+    if any(name.startswith("fused_linear") for name in replaced):  # not PaliGemma's, which has no cap in older versions
+        replaced -= {"cross_entropy"}
     assert set(calls) == replaced
     assert not any("somebody else" in line or "compared" in line for line in report.left)
     if importlib.metadata.version("transformers").startswith(TRIED) and documented():
