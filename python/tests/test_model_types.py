@@ -7,6 +7,7 @@ import copy
 import importlib.metadata
 import inspect
 import pathlib
+import pickle
 import re
 import statistics
 
@@ -15,7 +16,7 @@ import torch
 
 transformers = pytest.importorskip("transformers")
 
-from conftest import CONFIGS, LONG, OLD, error, gradients, rms_error  # noqa: E402
+from conftest import CONFIGS, LONG, OLD, error, gradients, randomised, rms_error  # noqa: E402
 from small_models import IMAGES, TEXTS, WithoutHead, batch_of, of_type  # noqa: E402
 from test_models import scatter  # noqa: E402
 
@@ -156,8 +157,8 @@ def test_what_is_replaced(kind, calls):
         assert documented()[kind] == {"loss" if name.startswith("fused_linear") else name for name in replaced}
 
 
-# Of these the attention of the tower has another mask, or does not say that it is not causal.
-OWN_TOWER = {"gemma4", "llama4", "mllama", "pixtral"}
+# Of these the attention of the tower does not say that it is not causal; Mllama's has a mask of pairs of tokens, too.
+OWN_TOWER = {"llama4", "mllama"}
 # Tokens of an image see each other there, so that the mask of the text is no causal one.
 OWN_MASK = {"gemma3", "paligemma"}
 
@@ -192,6 +193,104 @@ def test_weights_of_the_attention_of_a_tower(how, calls):
         outputs.append(made.last_hidden_state)
     torch.testing.assert_close(*outputs, rtol=2e-5, atol=2e-5)
     assert ("attention" in calls) == (how == "sdpa")
+
+
+def padded_images(side: str):
+    """A batch of gemma4 in which both images have padding: 16 and 8 of 20 patches are some, in front, behind, or in the
+    middle of the others."""
+    inputs = batch_of("gemma4")
+    places, pixels = inputs["image_position_ids"], inputs["pixel_values"]
+    padded, filled = places.new_full((2, 20, 2), -1), pixels.new_zeros(2, 20, pixels.shape[2])
+    for row, count in enumerate((16, 8)):
+        where = {"left": range(20 - count, 20), "right": range(count),
+                 "middle": [*range(count // 2), *range(20 - count // 2, 20)]}[side]
+        padded[row, list(where)], filled[row, list(where)] = places[row, :count], pixels[row, :count]
+    inputs["input_ids"][1, 4:6], inputs["mm_token_type_ids"][1, 4:6] = 7, 0  # four and two tokens of images
+    return {**inputs, "pixel_values": filled, "image_position_ids": padded}
+
+
+def close_to_the_exact(kind, model, inputs, copied):
+    """Loss and gradients of `copied`, in f32: within what gemma4's rounding makes of them, in eager too."""
+    expected, exact = step(reference(kind, model), inputs)
+    loss, actual = step(copied, inputs)
+    assert loss.item() == pytest.approx(expected.item(), rel=1e-6) and actual.keys() == exact.keys()
+    largest = max(g.abs().max().item() for g in exact.values())
+    for name, g in exact.items():
+        assert error(actual[name], g) <= 2e-4 or g.abs().max() < 1e-9 * largest, name
+
+
+@pytest.mark.parametrize("side", ["left", "right", "middle"])
+def test_attention_of_a_padded_tower(side, calls):
+    """Tokens of an image see those that are no padding. Padding between them is left to transformers' attention."""
+    if OLD:
+        pytest.skip("this transformers has no gemma4")
+    model, inputs = of_type("gemma4"), padded_images(side)
+    copied = patched("gemma4", model, linear=False)
+    calls.clear()
+    close_to_the_exact("gemma4", model, inputs, copied)
+    assert calls["attention"] == (2 if side == "middle" else 4)
+
+
+def pixtral_and_llama():
+    """llava with the tower of the type pixtral, whose images have sizes of their own."""
+    import small_models
+
+    config = transformers.LlavaConfig(
+        text_config=small_models.config_of("llama").to_dict(),
+        vision_config={**small_models.TEXTS["pixtral"][1], "model_type": "pixtral"}, image_token_index=small_models.IMAGE,
+        vision_feature_layer=-1, vision_feature_select_strategy="full")
+    torch.manual_seed(0)
+    return randomised(transformers.AutoModelForImageTextToText.from_config(config), torch.float32)
+
+
+def test_attention_of_packed_images(calls):
+    """Each image sees itself: by the places where they end, and not by a mask of all pairs of patches."""
+    model, inputs = of_type("pixtral"), batch_of("pixtral", rows=2)
+    tower = patched("pixtral", model, linear=False)
+    calls.clear()
+    close_to_the_exact("pixtral", model, inputs, tower)
+    assert calls["attention"] == 2
+    alone = [tower.model(pixel_values=x[None], image_sizes=s[None]).last_hidden_state
+             for x, s in zip(inputs["pixel_values"], inputs["image_sizes"])]
+    together = tower.model(**inputs).last_hidden_state
+    torch.testing.assert_close(together, torch.cat(alone, 1), rtol=1e-5, atol=1e-5)
+    whole = tower.model(pixel_values=inputs["pixel_values"][:1]).last_hidden_state
+    torch.testing.assert_close(whole, alone[0], rtol=1e-5, atol=1e-5)
+
+
+def test_packed_images_inside_another_model(calls):
+    model = pixtral_and_llama()
+    inputs = {**batch_of("llava"), "image_sizes": torch.tensor([[16, 16], [16, 16]])}
+    copied = patched("llava", model, linear=False)
+    again = pickle.loads(pickle.dumps(copied))
+    calls.clear()
+    close_to_the_exact("llava", model, inputs, copied)
+    assert calls["attention"] == 4
+    calls.clear()
+    assert step(again, inputs)[0] == step(copied, inputs)[0] and calls["attention"] == 8
+    tigon_torch.revert(copied)
+    calls.clear()
+    step(copied, inputs)
+    assert not calls
+
+
+def test_packed_images_where_the_attention_is_transformers(calls):
+    """Its weights, another implementation, and torch.compile: with transformers' mask of all pairs."""
+    model, inputs = of_type("pixtral"), batch_of("pixtral")
+    expected = model(**inputs).last_hidden_state
+    tower = patched("pixtral", model, linear=False).model
+    model.set_attn_implementation("eager")
+    torch._dynamo.reset()
+    compiled = torch.compile(tower, backend="aot_eager")
+    torch.testing.assert_close(compiled(**inputs).last_hidden_state, expected, rtol=2e-5, atol=2e-5)
+    if not OLD:  # which does not tell the attention that its weights are requested
+        made = [of(**inputs, output_attentions=True) for of in (model, tower)]
+        torch.testing.assert_close(made[1].last_hidden_state, made[0].last_hidden_state, rtol=2e-5, atol=2e-5)
+        torch.testing.assert_close(made[1].attentions, made[0].attentions, rtol=2e-5, atol=2e-5)
+        assert made[1].attentions[0][0, 0, 0, -1] == 0
+    tower.set_attn_implementation("sdpa")
+    torch.testing.assert_close(tower(**inputs).last_hidden_state, expected, rtol=2e-5, atol=2e-5)
+    assert "attention" not in calls
 
 
 @pytest.mark.parametrize("kind", ["qwen2_vl", "qwen2_5_vl", "glm4v", "glm4v_moe"])

@@ -244,6 +244,10 @@ class _Applying:
                 of._attn_implementation = _attention.NAME
         put(self.model, _attention.BEFORE, names)
         self.plain_positions()
+        for module in modules:
+            if not own and type(getattr(module, "config", None)) in names and _attention.packs_images(module):
+                if "forward" not in vars(module):
+                    put(module, "forward", Forward(module, _attention.packed_images, type(module)))
         for module in filter(_attention.is_attention, modules):
             if type(getattr(module, "config", None)) not in names:
                 self.report.leave(f"attention: {type(module).__name__} is not of the language model")

@@ -5,12 +5,14 @@ The mask says what the attention needs to know, because not every family hands i
                            No elements.
   [w, 0, l1, ..., keys]    int32: the same within packed sequences, and where each of them ends
   [1, 1, batch + 1, 2]     int32: [w, 0], then of each entry of a padded batch the first key and the one behind the last
+  either with w = -1       not causal: every query sees every key of its sequence, or all that are no padding
   none                     every query sees every key, in attention that is not causal: that of a vision tower
   anything else            the boolean mask that "sdpa" would have; the call goes to transformers' own attention.
 """
 from __future__ import annotations
 
 import functools
+import itertools
 import sys
 
 import torch
@@ -20,11 +22,12 @@ from ..devices import autocast_type, has_kernel, runs
 from . import versions
 from .equal import is_of_transformers
 from .patch import say_once
-from .rebound import innermost
+from .rebound import innermost, with_names
 
 NAME = "tigon"
 BEFORE = "_tigon_attention_before"  # the attribute of a patched model that has the names of its own attention, by configs
 EAGER = "_tigon_attention_was_eager"  # the attribute of an attention whose own was transformers' eager one
+EVERY = -1  # in the place of a window: positions decide nothing
 
 
 def _has_a_number(window: int | None) -> bool:
@@ -52,8 +55,19 @@ def _is_padded(mask) -> bool:
     return mask is not None and mask.dim() == 4 and mask.dtype == torch.int32
 
 
+def _number_in(mask) -> int | None:
+    """What a mask of ours says of the window, or None where it is none of ours."""
+    if _is_packed(mask):
+        return int(mask[0])
+    if _is_padded(mask):
+        return int(mask[0, 0, 0, 0])
+    return mask.shape[3] if _is_plain(mask) else None
+
+
 def _visible(queries: int, keys: int, window: int | None, device) -> torch.Tensor:
     """The boolean mask [1, 1, queries, keys] that positions stand for."""
+    if window == EVERY:
+        return torch.ones((1, 1, queries, keys), dtype=torch.bool, device=device)
     position = torch.arange(queries, device=device)[:, None] + (keys - queries)
     key = torch.arange(keys, device=device)[None]
     mask = key <= position
@@ -64,10 +78,10 @@ def _written_out(mask, queries: int, keys: int, device):
     """The mask as transformers' own attention takes it."""
     if _is_packed(mask):
         of = torch.searchsorted(mask[1:].long(), torch.arange(keys, device=device), right=True)
-        return _visible(queries, keys, int(mask[0]), device) & (of[:, None] == of[None])
+        return _visible(queries, keys, _number_in(mask), device) & (of[:, None] == of[None])
     if _is_padded(mask):
         key, (begins, ends) = torch.arange(keys, device=device), mask[0, 0, 1:].long().T[..., None, None, None]
-        return _visible(queries, keys, int(mask[0, 0, 0, 0]), device) & (begins <= key) & (key < ends)
+        return _visible(queries, keys, _number_in(mask), device) & (begins <= key) & (key < ends)
     if _is_plain(mask):
         window = mask.shape[3]
         if queries in (1, keys) and not 0 < window < keys:
@@ -104,15 +118,18 @@ def _why_not(module, query, key, value, mask, dropout, softcap, sinks, kwargs) -
     """Why a call is not for tigon's attention, or None."""
     if dropout > 0:
         return "attention with dropout is transformers' own"
-    if not _is_causal_call(module, kwargs):
-        if mask is not None:
-            return "attention that is not causal is transformers' own where it has a mask"
-    elif not (_is_plain(mask) or _is_packed(mask) or _is_padded(mask)):
+    causal, number = _is_causal_call(module, kwargs), _number_in(mask)
+    if not causal:
+        if mask is not None and number != EVERY:
+            return "attention that is not causal is transformers' own where it has another mask than packed or padded"
+    elif number is None or number == EVERY:
         return "attention with another mask than causal, sliding, packed or padded is transformers' own"
-    # Queries in the padding see no key: sdpa makes them 0, and so does tigon; eager gives them the mean of all values.
+    # Queries that see no key: sdpa makes them 0, and so does tigon; eager gives them the mean of all values.
     eager = sinks is None and (softcap is not None or EAGER in vars(module))
-    if eager and _is_padded(mask) and bool((mask[0, 0, 1:, 0] > 0).any()):
-        return "eager attention of a batch that is padded on the left is transformers' own"
+    if eager and _is_padded(mask):
+        begins, ends = mask[0, 0, 1:].T
+        if bool(((begins > 0) if causal else (begins >= ends)).any()):
+            return "eager attention of queries in the padding, which see no key, is transformers' own"
     if kwargs.get("output_attentions"):
         return "attention whose weights are requested is transformers' own"
     if any(kwargs.get(name) is not None for name in ("position_bias", "head_mask")):
@@ -134,16 +151,12 @@ def attention_forward(module, query, key, value, attention_mask, dropout: float 
         say_once(f"tigon_torch: {why}")
         return _original(module, query, key, value, attention_mask, dropout, scaling, softcap, s_aux, **kwargs)
     lengths = begins = ends = None
-    causal = _is_causal_call(module, kwargs)
-    if not causal:
-        window = None
-    elif _is_packed(attention_mask):
-        window, lengths = int(attention_mask[0]), attention_mask[1:]
+    causal, window = _is_causal_call(module, kwargs), _number_in(attention_mask)
+    if _is_packed(attention_mask):
+        lengths = attention_mask[1:]
     elif _is_padded(attention_mask):
-        window, (begins, ends) = int(attention_mask[0, 0, 0, 0]), attention_mask[0, 0, 1:].T
-    else:
-        window = attention_mask.shape[3]
-    out = ops.attention(query, key, value, scale=scaling, causal=causal, window=None if window == 0 else window,
+        begins, ends = attention_mask[0, 0, 1:].T
+    out = ops.attention(query, key, value, scale=scaling, causal=causal, window=window if causal and window else None,
                         softcap=softcap, sinks=s_aux, cu_seqlens=lengths,
                         q_offset=key.shape[2] - query.shape[2] if causal else 0, key_begins=begins, key_ends=ends)
     return out.transpose(1, 2), None
@@ -251,6 +264,10 @@ def attention_mask(batch_size, q_length=None, kv_length=None, q_offset=0, kv_off
             mask = _padded(padding, window) if has_kernel("attention", torch.device(device).type) else None
             if mask is not None:
                 return mask
+        elif padded and mask_function is _bidirectional() and kv_offset == 0 and local_size is None:
+            mask = _padded(padding, EVERY) if has_kernel("attention", torch.device(device).type) else None
+            if mask is not None:
+                return mask
         elif not padded and q_length == kv_length:
             if chunk is not None:
                 return _lengths(None, torch.tensor([*range(chunk, kv_length, chunk), kv_length], device=device))
@@ -303,6 +320,45 @@ def plain_positions(masks: str | None, cls: type):
                 mask = plain_mask(window, device)
             kwargs = {**kwargs, "attention_mask": mask}
         return cls.forward(self, *args, **kwargs)
+
+    return forward
+
+
+_OF_IMAGES = "generate_block_attention_mask"  # the function of transformers that makes Pixtral's mask
+
+
+@functools.cache
+def _makes_blocks(function) -> bool:
+    """Whether it makes a mask in which each of several images, one behind the other, sees itself alone."""
+    low = torch.finfo(torch.float32).min
+    expected = torch.tensor([[0, 0, low], [0, 0, low], [low, low, 0]])
+    try:
+        return torch.equal(function([2, 1], torch.zeros(1, 3, 4)), expected[None, None])
+    except (AttributeError, RuntimeError, TypeError):
+        return False
+
+
+def packs_images(module) -> bool:
+    """Whether its class's forward makes such a mask."""
+    if not is_of_transformers(module):
+        return False
+    forward = innermost(type(module).forward)
+    return _OF_IMAGES in forward.__code__.co_names and _makes_blocks(forward.__globals__.get(_OF_IMAGES))
+
+
+def _ends_of_images(lengths, tensor) -> torch.Tensor:
+    return _lengths(EVERY, torch.tensor([*itertools.accumulate(lengths)], device=tensor.device))
+
+
+def packed_images(cls: type):
+    """The forward of a vision tower that packs its images, with the places where they end instead of a mask of all pairs.
+    Compiled it is transformers' own, because a graph would wait for those places."""
+    ours = with_names(cls.forward, {_OF_IMAGES: _ends_of_images})
+
+    @functools.wraps(cls.forward)
+    def forward(self, *args, **kwargs):
+        own = torch.compiler.is_compiling() or self.config._attn_implementation != NAME
+        return (cls.forward if own else ours)(self, *args, **kwargs)
 
     return forward
 

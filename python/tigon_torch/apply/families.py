@@ -91,7 +91,7 @@ FAMILIES: dict[str, Family] = {
     "glm4v": Family("glm4v"),
     "glm4v_moe": Family("glm4v_moe"),
     "muse_glimmer": Family("muse_glimmer", capped=True, multiplied="output_multiplier"),
-    "pixtral": Family("pixtral", attention="a vision tower sees each image by itself"),
+    "pixtral": Family("pixtral"),
 }
 
 
