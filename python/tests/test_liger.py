@@ -179,7 +179,7 @@ equal(list(train(model)), expected[0])
 def test_models_and_trainers(tmp_path):
     """A model that Liger patches, Trainer and SFTTrainer with use_liger_kernel, beside those without. In a process of its
     own, because Liger's patch of a type stays."""
-    pytest.importorskip("trl")
+    pytest.importorskip("trl", minversion="1.16")  # for which test_trl.py is
     folder = pathlib.Path(__file__).parent
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(folder), *sys.path])}
     done = subprocess.run([sys.executable, "-c", PROGRAM, str(tmp_path)], capture_output=True, text=True,
