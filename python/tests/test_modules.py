@@ -371,6 +371,18 @@ def test_drop_in_losses():
     torch.testing.assert_close(nll, -p.gather(-1, target.clamp(min=0)[:, None])[:, 0] * kept)
 
 
+def test_tables_that_get_an_axis_in_front():
+    """Pixtral's cos and sin [seq, d] are those of all heads, and are unsqueezed at 0."""
+    q, k, angle = rows(1, 4, 5, 8), rows(1, 2, 5, 8), rows(5, 4).repeat(1, 2)
+    cos, sin = angle.cos(), angle.sin()
+    for rotated in (drop_in.liger_rotary_pos_emb, functional.liger_rope):
+        for ours, x in zip(rotated(q, k, cos, sin, None, 0), (q, k)):
+            u, v = x.chunk(2, -1)
+            torch.testing.assert_close(ours, x * cos[None] + torch.cat((-v, u), -1) * sin[None])
+        with pytest.raises(ValueError, match="unsqueeze_dim is 0; expected 1"):
+            rotated(q, k, cos[None], sin[None], None, 0)
+
+
 def test_llama4_rotation():
     q, k, angle = rows(2, 5, 4, 8), rows(2, 5, 2, 8), rows(1, 5, 4)
     freqs = torch.polar(torch.ones_like(angle), angle)

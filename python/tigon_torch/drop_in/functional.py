@@ -13,6 +13,7 @@ from ..ops import mhc_apply as liger_mhc_apply
 from ..ops import mhc_pre as liger_mhc_pre
 from ..ops import mhc_post_res as liger_mhc_post_res
 from ..ops import relu_squared as liger_relu_squared
+from .rotations import expect_heads_before_tokens
 
 
 def _sums_of(op, x, accum_dtype):
@@ -124,7 +125,7 @@ def liger_fused_add_rms_norm(X, R, W, eps, offset=0.0, casting_mode="llama", in_
 
 
 def liger_rope(q, k, cos, sin, position_ids=None, unsqueeze_dim=1, rotary_dim=None):
-    _as_it_is("liger_rope", unsqueeze_dim=(unsqueeze_dim, 1))
+    expect_heads_before_tokens("liger_rope", cos, unsqueeze_dim)
     return ops.rope(q, k, cos, sin, rotary_dim)
 
 

@@ -5,9 +5,14 @@ from .. import ops
 from ..arguments import refuse
 
 
+def expect_heads_before_tokens(op, cos, unsqueeze_dim):
+    """Tables [seq, d] are those of all heads also where they get an axis in front, as Pixtral's do."""
+    if unsqueeze_dim != 1 and not (unsqueeze_dim == 0 and cos.dim() == 2):
+        refuse(op, "unsqueeze_dim", unsqueeze_dim, "1, heads before tokens")
+
+
 def liger_rotary_pos_emb(q, k, cos, sin, position_ids=None, unsqueeze_dim=1, rotary_dim=None):
-    if unsqueeze_dim != 1:
-        refuse("liger_rotary_pos_emb", "unsqueeze_dim", unsqueeze_dim, "1, heads before tokens")
+    expect_heads_before_tokens("liger_rotary_pos_emb", cos, unsqueeze_dim)
     return ops.rope(q, k, cos, sin, rotary_dim)
 
 
