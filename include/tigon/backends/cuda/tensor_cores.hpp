@@ -130,8 +130,9 @@ TIGON_DEVICE_INLINE void wait_for_products() {
                : TIGON_THIRTY_TWO(0), TIGON_THIRTY_TWO(32), TIGON_THIRTY_TWO(64), TIGON_THIRTY_TWO(96)               \
                : "l"(a), "l"(b), "r"(add))
 /// d = a b + d for 64 rows of a, 256 columns of b and a depth of 16, d = a b without `add`: by the four warps of a
-/// group. The depth goes along the rows of the tile of b, or Across them. Thread t has the numbers of rows r and r + 8, r = t / 4 % 8 + 16 (t / 32 % 4): d[4 j] and d[4 j + 1] are
-/// columns c and c + 1 of row r, c = 8 j + t % 4 * 2, d[4 j + 2] and d[4 j + 3] those of row r + 8.
+/// group. The depth goes along the rows of the tile of b, or Across them. Thread t has the numbers of rows r and r + 8,
+/// r = t / 4 % 8 + 16 (t / 32 % 4): d[4 j] and d[4 j + 1] are columns c and c + 1 of row r, c = 8 j + t % 4 * 2, and
+/// d[4 j + 2] and d[4 j + 3] those of row r + 8.
 template <class T, bool Across>
 TIGON_DEVICE_INLINE void multiply_tiles(float (&d)[128], std::uint64_t a, std::uint64_t b, unsigned add) {
   if constexpr (std::is_same_v<T, bfloat16> && Across)
