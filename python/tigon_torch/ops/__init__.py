@@ -1,7 +1,7 @@
 """Functions over torch.ops.tigon, with autograd, fake implementations for torch.compile, and autocast.
 
-Tensors are on the CPU, or on CUDA where an operator has a kernel for it (tigon_torch.backends() says which); f32, bf16, f16 or f64,
-and integers for matmul_int8_int2. f16 in operators that are not compiled for it (docs/torch.md has which)
+Tensors are on the CPU, or on CUDA where an operator has a kernel for it (tigon_torch.backends() says which); f32, bf16,
+f16 or f64, and integers for matmul_int8_int2. f16 in operators that are not compiled for it (docs/torch.md has which)
 is computed in f32 and rounded once; so is every operator on a CPU without AVX2 and F16C. Inputs may have strides: what
 lies in rows of one distance, or heads whose elements lie one by one, is not copied. Weights of norms, tables of rope
 and biases may have any of the element types (f64 only beside f64). A parameter that does not require a gradient gets
@@ -36,7 +36,8 @@ __all__ = ["embedding", "relu_squared", "softmax", "sparsemax", "attn_res", "mhc
            "CrossEntropyDivergenceOutput", "jsd", "kl_div", "tvd", "cross_entropy",
            "CrossEntropyOutput", "fused_linear_cross_entropy", "fused_linear_scaled_cross_entropy", "logprobs",
            "expert_parallel_moe", "moe", "moe_router", "geglu", "swiglu", "multi_token_attention",
-           "neighborhood_attention", "qk_norm_rope", "matmul_int8_int2", "pack_weights", "unpack_weights", "tiled_mlp", "dyt", "fused_add_rms_norm", "group_norm",
+           "neighborhood_attention", "qk_norm_rope", "matmul_int8_int2", "pack_weights", "unpack_weights", "tiled_mlp",
+           "dyt", "fused_add_rms_norm", "group_norm",
            "layer_norm", "modulated_rms_norm", "poly_norm", "rms_norm", "fused_linear_grpo", "grpo_loss",
            "selective_log_softmax", "fused_linear_cpo", "fused_linear_dpo", "fused_linear_kto", "fused_linear_orpo",
            "fused_linear_simpo", "attention", "linear", "vocab_parallel_cross_entropy",
