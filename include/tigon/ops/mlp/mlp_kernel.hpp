@@ -22,13 +22,14 @@ struct kernel<op::mlp, backends::generic> {
   template <backend B, element T, element W, class Options>
   static void forward(in_matrix<T> x, mlp_weights<const W> w, matrix_view<T> y, matrix_view<T> to_save,
                       const Options& opt, context& ctx) {
+    using of_backend = kernel_for<op::mlp, B>;  // which may have parts of its own
     const std::size_t n = gemm_detail::rows_of(w.gate, opt.weights);
     const gemm_options down{.alpha = opt.down_multiplier, .b = !opt.weights};
     workspace::frame frame(ctx.workspace());
     const auto biases = detail::mlp_biases<T>::template of<row_backend<B>>(frame, w, opt, ctx);
     if (to_save.data != nullptr) {
       const auto to = detail::mlp_values<T>::of(to_save);
-      kernel_for<op::mlp, B>::template activate<B>(x, w, biases, to, opt, ctx);
+      of_backend::template activate<B>(x, w, biases, to, opt, ctx);
       product<B>(to.a, w.down, y, down, ctx, biases.down);
       return;
     }
@@ -36,8 +37,8 @@ struct kernel<op::mlp, backends::generic> {
     T* memory = frame.template take<T>(chunk * n);
     for (std::size_t begin = 0; begin < x.rows; begin += chunk) {
       const matrix_view<T> a(memory, std::min(chunk, x.rows - begin), n);
-      kernel_for<op::mlp, B>::template activate<B>(x.rows_from(begin, a.rows), w, biases,
-                                                   detail::mlp_values<T>{a, {}, {}}, opt, ctx);
+      of_backend::template activate<B>(x.rows_from(begin, a.rows), w, biases, detail::mlp_values<T>{a, {}, {}}, opt,
+                                       ctx);
       product<B>(a, w.down, y.rows_from(begin, a.rows), down, ctx, biases.down);
     }
   }
@@ -46,6 +47,7 @@ struct kernel<op::mlp, backends::generic> {
   template <backend B, element T, element W, element G, class Options>
   static void backward(in_matrix<T> dy, in_matrix<T> x, mlp_weights<const W> w, matrix_view<T> saved_values,
                        matrix_view<T> dx, mlp_weights<G> dw, const Options& opt, context& ctx) {
+    using of_backend = kernel_for<op::mlp, B>;  // which may have parts of its own
     const std::size_t n = gemm_detail::rows_of(w.gate, opt.weights);
     workspace::frame frame(ctx.workspace());
     const bool recompute = saved_values.data == nullptr;
@@ -53,8 +55,8 @@ struct kernel<op::mlp, backends::generic> {
     const auto values = detail::mlp_values<T>::of(saved_values);
     if (recompute) {
       workspace::frame of_biases(ctx.workspace());
-      kernel_for<op::mlp, B>::template activate<B>(
-          x, w, detail::mlp_biases<T>::template of<row_backend<B>>(of_biases, w, opt, ctx), values, opt, ctx);
+      const auto biases = detail::mlp_biases<T>::template of<row_backend<B>>(of_biases, w, opt, ctx);
+      of_backend::template activate<B>(x, w, biases, values, opt, ctx);
     }
 
     // dw = out^T in, or its transpose.
@@ -76,8 +78,7 @@ struct kernel<op::mlp, backends::generic> {
     mlp_weights<G> before = dw;  // of the gate
     before.down = {}, before.down_bias = {};
     if (dx.data == nullptr && !before.any()) return;
-    kernel_for<op::mlp, B>::template differentiate<B>(dy, w.down, values, opt,
-                                                      ctx);  // g and u become dg and du; a is gone
+    of_backend::template differentiate<B>(dy, w.down, values, opt, ctx);  // g and u become dg and du; a is gone
     weight_gradient(values.g, x, dw.gate, opt.gate_multiplier);
     weight_gradient(values.u, x, dw.up, 1);
     bias_gradient(values.g, dw.gate_bias, opt.gate_multiplier);
