@@ -257,15 +257,13 @@ def attention_mask(batch_size, q_length=None, kv_length=None, q_offset=0, kv_off
     if aligned and not compiling:
         chunk = _size_of_chunks(mask_function) if kv_offset == 0 else None
         causal = _is_causal(mask_function, local_size)
-        if causal or (chunk is not None and kv_length <= chunk):
-            window = local_size if causal else None
-            if not padded:
-                return plain_mask(window, device)
-            mask = _padded(padding, window) if has_kernel("attention", torch.device(device).type) else None
-            if mask is not None:
-                return mask
-        elif padded and mask_function is _bidirectional() and kv_offset == 0 and local_size is None:
-            mask = _padded(padding, EVERY) if has_kernel("attention", torch.device(device).type) else None
+        by_position = causal or (chunk is not None and kv_length <= chunk)
+        window = local_size if causal else None
+        if by_position and not padded:
+            return plain_mask(window, device)
+        if padded and (by_position or mask_function is _bidirectional() and kv_offset == 0 and local_size is None):
+            number = window if by_position else EVERY
+            mask = _padded(padding, number) if has_kernel("attention", torch.device(device).type) else None
             if mask is not None:
                 return mask
         elif not padded and q_length == kv_length:
