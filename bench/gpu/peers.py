@@ -389,8 +389,10 @@ def fused_linear_cross_entropy(bench):
                 reference = F.cross_entropy(x64 @ w64.T, target)
                 reference.backward()
                 errors = f"{abs(loss.item() / reference.item() - 1):.0e} {error(dx, x64.grad)} {error(dw, w64.grad)}"
-            a, b = x.clone().requires_grad_(), w.clone().requires_grad_()
-            liger = (lambda: LigerFusedLinearCrossEntropyFunction.apply(a, b, target)) if chunk == 0 else None
+            liger = None
+            if chunk == 0:
+                a, b = leaves_of(x, w)
+                liger = lambda: LigerFusedLinearCrossEntropyFunction.apply(a, b, target)
             ms, liger = bench.turns_ms([forward, liger], graph=False, repeats=7)
             bench.report("fused_linear_cross_entropy", "both", f"{rows} x {hidden} x {vocab}, {chunk or 'default'}", None, ms, liger, None, bar,
                          f"{6 * rows * hidden * vocab / ms / 1e9:.0f} TFLOP/s {errors}")
